@@ -1,0 +1,52 @@
+// Rows of f32 values that cross a boundary: hidden states between stages, or logits from the tail.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+
+namespace meshnet {
+
+// Row major `[rows][width]`, f32. Moves freely; a copy must be asked for by name because a chunk is megabytes.
+class HiddenState {
+ public:
+  HiddenState() = default;
+  HiddenState(uint32_t rows, uint32_t width, std::vector<float> values) : rows_(rows), width_(width), values_(std::move(values)) {
+    MESHNET_CHECK(values_.size() == static_cast<size_t>(rows) * width);
+  }
+  HiddenState(HiddenState&& other) noexcept
+      : rows_(std::exchange(other.rows_, 0)), width_(std::exchange(other.width_, 0)), values_(std::move(other.values_)) {}
+  HiddenState& operator=(HiddenState&& other) noexcept {
+    rows_ = std::exchange(other.rows_, 0);
+    width_ = std::exchange(other.width_, 0);
+    values_ = std::move(other.values_);
+    return *this;
+  }
+  HiddenState(const HiddenState&) = delete;
+  HiddenState& operator=(const HiddenState&) = delete;
+
+  HiddenState Copy() const { return HiddenState(rows_, width_, std::vector<float>(values_)); }
+
+  uint32_t rows() const { return rows_; }
+  uint32_t width() const { return width_; }
+  bool empty() const { return rows_ == 0; }
+  std::span<const float> values() const { return values_; }
+  std::span<const float> row(uint32_t index) const { return values().subspan(static_cast<size_t>(index) * width_, width_); }
+  bool all_finite() const {
+    for (float value : values_) {
+      if (!std::isfinite(value)) return false;
+    }
+    return true;
+  }
+
+ private:
+  uint32_t rows_ = 0;
+  uint32_t width_ = 0;
+  std::vector<float> values_;
+};
+
+}  // namespace meshnet
