@@ -22,6 +22,7 @@ struct ApiError {
   std::string type = "invalid_request_error";
   std::string param;   // JSON path of the culprit; empty: null
   std::string code;    // "context_length_exceeded", …; empty: null
+  nlohmann::ordered_json details = nlohmann::ordered_json::object();  // further members of `error`: n_prompt_tokens, n_ctx
   nlohmann::ordered_json ToJson() const;
 };
 
