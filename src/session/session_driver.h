@@ -62,7 +62,7 @@ class AnswerSink {
 };
 
 struct DriverOptions {
-  uint32_t pipelined_chunks = 2;   // chunks of one prefill in flight at once
+  uint32_t pipelined_chunks = 0;   // chunks of one prefill in flight at once; 0: one a stage, at least 2
   uint32_t chunk_rows = 0;         // tokens of one chunk; 0: the smallest that the stages publish
   Duration step_timeout = std::chrono::seconds(120);
   Duration recovery_limit = std::chrono::seconds(60);  // an answer waits this long for its route, then fails
@@ -89,9 +89,14 @@ class DrivenSession {
   void Release(Duration timeout);
 
   const SessionId& id() const;
+  // Thread-safe.
   Epoch epoch() const;
-  // Committed on every stage; what the next Answer can reuse.
+  // Length of the journal. Thread-safe.
+  PastLen past_len() const;
+  // Committed on every stage; what the next Answer can reuse. Valid until the next call.
   std::span<const Token> journal() const;
+  // Another route took the session over (EPOCH_STALE): every later Answer fails at once.
+  bool ended() const;
 
  private:
   struct Impl;
