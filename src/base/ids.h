@@ -85,7 +85,12 @@ struct LayerRange {
 
   uint32_t size() const { return end - begin; }
   bool empty() const { return begin >= end; }
-  std::string Text() const { return "[" + std::to_string(begin) + "," + std::to_string(end) + ")"; }
+  std::string Text() const {
+    // Appended piece by piece: GCC 12 warns falsely (-Wrestrict) about literal + temporary.
+    std::string text = "[";
+    text.append(std::to_string(begin)).append(",").append(std::to_string(end)).append(")");
+    return text;
+  }
   friend auto operator<=>(const LayerRange&, const LayerRange&) = default;
 };
 
