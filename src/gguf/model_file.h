@@ -52,6 +52,8 @@ struct Part {
   uint64_t bytes = 0;
 };
 
+struct PartHeader;               // part_header.h
+
 class ModelFile {
  public:
   // Any part of a split set may be named. kBadModel: one sentence with file, offset, key or tensor, and value.
@@ -69,10 +71,13 @@ class ModelFile {
   std::optional<int64_t> Integer(std::string_view key) const;
 
  private:
+  Status Join(std::vector<PartHeader>* headers);
+
   std::string path_;
   std::vector<Part> parts_;
   std::vector<MetadataEntry> metadata_;
   std::vector<TensorInfo> tensors_;
+  std::vector<uint32_t> by_name_;  // indexes of tensors_, sorted by name
   uint64_t alignment_ = 32;
 };
 

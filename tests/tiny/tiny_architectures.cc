@@ -1,0 +1,147 @@
+#include "tiny/tiny_architectures.h"
+
+#include <cmath>
+
+namespace meshnet::tiny {
+namespace {
+
+using gguf::MetadataEntry;
+
+// Collects keys and tensors of one model; each architecture is a function over it.
+class Builder {
+ public:
+  Builder(const TinyModelOptions& options, uint32_t vocabulary) : options_(options), vocabulary_(vocabulary) {}
+
+  const TinyModelOptions& options() const { return options_; }
+  uint32_t head_width() const { return options_.width / options_.heads; }
+  TinyModel Take() { return std::move(model_); }
+
+  void Key(const std::string& key, uint32_t value) { model_.metadata.push_back(MetadataEntry::Uint32(Name(key), value)); }
+  void Real(const std::string& key, float value) { model_.metadata.push_back(MetadataEntry::Float32(Name(key), value)); }
+  void Flag(const std::string& key, bool value) { model_.metadata.push_back(MetadataEntry::Bool(Name(key), value)); }
+
+  // A matrix keeps the size of what flows through it: spread 1/sqrt(rows of input).
+  void Matrix(const std::string& name, std::vector<uint64_t> dims) {
+    const float spread = 1.0f / std::sqrt(static_cast<float>(dims[0]));
+    model_.tensors.push_back({name + ".weight", std::move(dims), options_.weights, spread, 0.0f});
+  }
+  void Norm(const std::string& name, uint64_t width) { model_.tensors.push_back({name + ".weight", {width}, WeightType::kF32, 0.1f, 1.0f}); }
+  void Bias(const std::string& name, std::vector<uint64_t> dims) {
+    model_.tensors.push_back({name + ".bias", std::move(dims), WeightType::kF32, 0.1f, 0.0f});
+  }
+  // Small and always f32, as converters write them.
+  void Plain(const std::string& name, std::vector<uint64_t> dims) {
+    const float spread = 1.0f / std::sqrt(static_cast<float>(dims[0]));
+    model_.tensors.push_back({name + ".weight", std::move(dims), WeightType::kF32, spread, 0.0f});
+  }
+
+  void CommonKeys() {
+    model_.metadata.push_back(MetadataEntry::String("general.architecture", options_.architecture));
+    model_.metadata.push_back(MetadataEntry::String("general.name", "tiny " + options_.architecture));
+    Key("context_length", options_.context);
+    Key("embedding_length", options_.width);
+    Key("block_count", options_.layers);
+    Key("feed_forward_length", options_.feed_forward);
+    Key("attention.head_count", options_.heads);
+    Key("attention.head_count_kv", options_.heads_kv);
+    Real("attention.layer_norm_rms_epsilon", 1e-5f);
+  }
+  void Ends() {
+    model_.tensors.push_back({"token_embd.weight", {options_.width, vocabulary_}, options_.weights, 1.0f, 0.0f});
+    Norm("output_norm", options_.width);
+    if (!options_.tied) Matrix("output", {options_.width, vocabulary_});
+  }
+  void SplitAttention(const std::string& block, uint64_t head_width) {
+    const uint64_t width = options_.width;
+    Matrix(block + "attn_q", {width, head_width * options_.heads});
+    Matrix(block + "attn_k", {width, head_width * options_.heads_kv});
+    Matrix(block + "attn_v", {width, head_width * options_.heads_kv});
+    Matrix(block + "attn_output", {head_width * options_.heads, width});
+  }
+  void QueryKeyNorms(const std::string& block) {
+    Norm(block + "attn_q_norm", head_width());
+    Norm(block + "attn_k_norm", head_width());
+  }
+  void DenseFeedForward(const std::string& block) {
+    Matrix(block + "ffn_gate", {options_.width, options_.feed_forward});
+    Matrix(block + "ffn_up", {options_.width, options_.feed_forward});
+    Matrix(block + "ffn_down", {options_.feed_forward, options_.width});
+  }
+  void Experts(const std::string& block) {
+    Plain(block + "ffn_gate_inp", {options_.width, options_.experts});
+    Matrix(block + "ffn_gate_exps", {options_.width, options_.feed_forward, options_.experts});
+    Matrix(block + "ffn_up_exps", {options_.width, options_.feed_forward, options_.experts});
+    Matrix(block + "ffn_down_exps", {options_.feed_forward, options_.width, options_.experts});
+  }
+  void ExpertKeys() {
+    Key("expert_count", options_.experts);
+    Key("expert_used_count", 2);
+    Key("expert_feed_forward_length", options_.feed_forward);
+  }
+  std::string Block(uint32_t layer) const { return "blk." + std::to_string(layer) + "."; }
+
+ private:
+  std::string Name(const std::string& key) const { return options_.architecture + "." + key; }
+
+  TinyModelOptions options_;
+  uint32_t vocabulary_;
+  TinyModel model_;
+};
+
+void DescribeLlama(Builder& b) {
+  b.Key("rope.dimension_count", b.head_width());
+  for (uint32_t i = 0; i < b.options().layers; ++i) {
+    const std::string block = b.Block(i);
+    b.Norm(block + "attn_norm", b.options().width);
+    b.SplitAttention(block, b.head_width());
+    b.Norm(block + "ffn_norm", b.options().width);
+    b.DenseFeedForward(block);
+  }
+}
+
+void DescribeQwen2(Builder& b) {
+  b.Real("rope.freq_base", 1000000.0f);
+  for (uint32_t i = 0; i < b.options().layers; ++i) {
+    const std::string block = b.Block(i);
+    b.Norm(block + "attn_norm", b.options().width);
+    b.SplitAttention(block, b.head_width());
+    b.Bias(block + "attn_q", {b.head_width() * b.options().heads});
+    b.Bias(block + "attn_k", {b.head_width() * b.options().heads_kv});
+    b.Bias(block + "attn_v", {b.head_width() * b.options().heads_kv});
+    b.Norm(block + "ffn_norm", b.options().width);
+    b.DenseFeedForward(block);
+  }
+}
+
+struct Known {
+  const char* architecture;
+  void (*describe)(Builder&);
+  bool output_required;          // cannot be tied
+};
+constexpr Known kKnown[] = {
+    {"llama", DescribeLlama, false},
+    {"qwen2", DescribeQwen2, false},
+};
+
+}  // namespace
+
+std::vector<std::string> TinyArchitectures() {
+  std::vector<std::string> names;
+  for (const Known& known : kKnown) names.push_back(known.architecture);
+  return names;
+}
+
+Result<TinyModel> DescribeModel(const TinyModelOptions& options, uint32_t vocabulary) {
+  for (const Known& known : kKnown) {
+    if (options.architecture != known.architecture) continue;
+    if (options.tied && known.output_required) return BadConfiguration(options.architecture + " cannot be tied");
+    Builder builder(options, vocabulary);
+    builder.CommonKeys();
+    known.describe(builder);
+    builder.Ends();
+    return builder.Take();
+  }
+  return BadConfiguration("no tiny model of architecture " + options.architecture);
+}
+
+}  // namespace meshnet::tiny
