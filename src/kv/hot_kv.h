@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -43,6 +44,7 @@ class SequenceProbe {
 };
 
 // Work for the engine that a decision caused. The caller performs all removals before its next call, then confirms each (ConfirmRemoved).
+// A sequence may belong to a new session already; it is used for it only once the removal is confirmed.
 struct Effects {
   std::vector<SequenceId> removals;
 };
@@ -60,6 +62,9 @@ struct Ticket {
   uint64_t serial = 0;  // distinguishes two lives of one (key, seq)
   friend bool operator==(const Ticket&, const Ticket&) = default;
 };
+
+// A queued step that ended without a result, and what its caller is told.
+using Dropped = std::pair<Ticket, Refusal>;
 
 struct StepAdmitted { Ticket ticket; };
 struct StepReplayed { std::shared_ptr<const StepResult> result; };  // the recorded result; the caller marks its copy `replayed`
@@ -83,13 +88,13 @@ enum class StepFate {
 struct Settled {
   std::shared_ptr<const StepResult> result;  // committed; null otherwise
   std::optional<Refusal> refusal;            // why there is no result
-  std::vector<Ticket> dropped;               // later queued steps of the session, refused with kStepGap or the reason of its end
+  std::vector<Dropped> dropped;              // later queued steps of the session, refused with kStepGap or the reason of its end
   Effects effects;
 };
 
 struct Released {
   ReleaseOutcome outcome = ReleaseOutcome::kNotFound;
-  std::vector<Ticket> dropped;
+  std::vector<Dropped> dropped;              // its queued steps, refused with kCancelled
   Effects effects;
 };
 
@@ -114,21 +119,23 @@ class HotKv {
   StepDecision Admit(const Step& step, std::optional<Refusal> fields, Time now);
 
   // Queued -> executing. Nothing when the ticket is no longer queued, or its deadline has passed (then it is among TakeDropped).
+  // Steps of a session are started in their order, each after the one before was settled, and only once every removal is confirmed and
+  // every step of an older session on the same sequence is settled; anything else aborts.
   std::optional<Execution> Start(const Ticket& ticket, Time now);
 
   // The outcome of a started step. On kDone `result` carries output, sampled tokens and timings; HotKv fills seq, past length, digest,
   // credit and reservation, and records it until acknowledged. `cause` is for the refusal's message.
   Settled Settle(const Ticket& ticket, StepFate fate, StepResult result, std::string cause, Time now);
 
-  // Takes queued steps of the session out of the queue, the last first; executing ones go on. Returns their tickets.
-  std::vector<Ticket> Cancel(const SessionKey& key);
+  // Takes queued steps of the session out of the queue, the last first, refused with kCancelled; executing ones go on.
+  std::vector<Dropped> Cancel(const SessionKey& key);
 
   // Acts on exactly this epoch; anything else is harmless.
   Released Release(const SessionKey& key, Time now);
 
   // Removes sessions whose TTL is due (never busy ones), and tombstones past their time.
   Expired Expire(Time now);
-  // When Expire has something to do next; nothing when no session is live.
+  // When Expire has something to do next; nothing when no session is idle and no tombstone is kept.
   std::optional<Time> next_expiry() const;
 
   // The engine reported the sequence empty: its id may be given again.
@@ -142,7 +149,7 @@ class HotKv {
   void Poison();
 
   // Steps refused without their caller being in a call: superseded, released, drained, past deadline. Moves them out.
-  std::vector<std::pair<Ticket, Refusal>> TakeDropped();
+  std::vector<Dropped> TakeDropped();
 
   ShardStats Stats(Time now) const;
   // The token log [0, past_len) of a live session; empty when there is none. For the tail's sampler and for checks.
