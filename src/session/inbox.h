@@ -1,0 +1,43 @@
+// Where the callbacks of links leave their answers for the one thread that drives a session.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "base/clock.h"
+
+namespace meshnet {
+
+// Push from any thread, Pop from one. Holds at most one answer per call that was made, so it is bounded by them.
+template <typename T>
+class Inbox {
+ public:
+  void Push(T item) {
+    {
+      std::lock_guard lock(mutex_);
+      items_.push_back(std::move(item));
+    }
+    // After the unlock: the reader must not wake only to wait for the mutex.
+    arrived_.notify_one();
+  }
+
+  // The oldest item; nothing when none came within `patience`.
+  std::optional<T> Pop(Duration patience) {
+    std::unique_lock lock(mutex_);
+    if (items_.empty() && patience > Duration::zero()) arrived_.wait_for(lock, patience, [this] { return !items_.empty(); });
+    if (items_.empty()) return std::nullopt;
+    std::optional<T> item(std::move(items_.front()));
+    items_.pop_front();
+    return item;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::deque<T> items_;  // guarded by mutex_
+};
+
+}  // namespace meshnet
