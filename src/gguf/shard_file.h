@@ -49,6 +49,7 @@ struct ShardIdentity {
   uint32_t vocabulary_size = 0;  // of the whole model
   uint32_t boundary_width = 0;
   uint32_t rules_version = 0;    // of the cut rules that made it
+  std::vector<std::string> holes;  // tensors that hold no data and that this stage never reads
 };
 Result<std::optional<ShardIdentity>> ReadShardIdentity(const ModelFile& file);
 
