@@ -86,7 +86,7 @@ struct HotKv::Impl {
   Settled SettleDone(SessionRecord& session, StepResult result, Time now);
   Settled SettleRolledBack(SessionRecord& session, const std::string& cause);
   Settled SettleLost(const SessionKey& key, const std::string& cause, Time now);
-  Settled SettlePoisoned(SessionRecord& session);
+  Settled SettlePoisoned(const SessionKey& key, Time now);
 
   HotKvConfig config;
   const SequenceProbe& probe;

@@ -111,12 +111,10 @@ Settled HotKv::Impl::SettleLost(const SessionKey& key, const std::string& cause,
   return settled;
 }
 
-Settled HotKv::Impl::SettlePoisoned(SessionRecord& session) {
-  // The engine may hold the step or not; nobody asks any more.
-  DropQueue(session, 0);
-  UpdateIdle(session);
-  Settled settled;
-  settled.refusal = Refuse(session.key, Reason::kPoisoned, Detail::kNone, "an invariant broke while the step ran");
+Settled HotKv::Impl::SettlePoisoned(const SessionKey& key, Time now) {
+  // Nothing is committed any more, and the engine may hold the step, so the session goes.
+  Settled settled = SettleLost(key, "the worker is poisoned", now);
+  settled.refusal = Refuse(key, Reason::kPoisoned, Detail::kNone, "an invariant broke while the step ran");
   return settled;
 }
 
@@ -124,7 +122,7 @@ Settled HotKv::Settle(const Ticket& ticket, StepFate fate, StepResult result, st
   Impl& kv = *impl_;
   SessionRecord* session = kv.Find(ticket.key);
   if (!session || !session->executing() || session->queue.front().serial != ticket.serial) return kv.SettleClosing(ticket);
-  if (kv.state == ShardState::kPoisoned) return kv.SettlePoisoned(*session);
+  if (kv.state == ShardState::kPoisoned) return kv.SettlePoisoned(ticket.key, now);
   switch (fate) {
     case StepFate::kDone: return kv.SettleDone(*session, std::move(result), now);
     case StepFate::kRolledBack: return kv.SettleRolledBack(*session, cause);

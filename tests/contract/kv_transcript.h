@@ -42,9 +42,9 @@ class KvTranscript {
   // For the generator of random commands.
   const HotKvConfig& config() const { return config_; }
   std::vector<SessionLine> Sessions() const;
+  // Committed and queued tokens, told from the answers alone.
+  uint32_t ProjectedLen(const std::string& name, Epoch epoch) const { return static_cast<uint32_t>(Line(name, epoch).size()); }
   HotKv& kv() { return *kv_; }
-  FakeEngine& engine() { return *engine_; }
-  Time now() const { return now_; }
 
  private:
   struct Words;

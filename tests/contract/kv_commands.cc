@@ -1,0 +1,177 @@
+#include "kv_commands.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+namespace meshnet::kv {
+namespace {
+
+std::string With(const char* key, uint64_t value) { return std::string(" ") + key + "=" + std::to_string(value); }
+
+}  // namespace
+
+uint64_t KvCommands::Near(uint64_t value) {
+  switch (Below(10)) {
+    case 0: return value + 1;
+    case 1: return value > 0 ? value - 1 : 0;
+    case 2: return value > 1 ? value - 2 : value + 2;
+    default: return value;
+  }
+}
+
+std::string KvCommands::Config() {
+  const uint64_t context = 4 + Below(13);
+  const uint64_t sessions = 1 + Below(3);
+  static constexpr std::array kClasses = {"full", "window", "whole"};
+  const uint64_t chunk = 1 + Below(6);
+  return "config" + With("sessions", sessions) + With("context", context) + With("budget", context + Below(context * sessions)) +
+         With("ttl_ms", 100) + With("window", 1 + Below(4)) + With("chunk", chunk) + With("pending", chunk + Below(6)) +
+         With("tombstones", 1 + Below(4)) + " class=" + kClasses[Below(kClasses.size())] + With("sliding", 1 + Below(4)) + With("slack", Below(4));
+}
+
+std::string KvCommands::Next(const KvTranscript& transcript) {
+  const std::vector<SessionLine> sessions = transcript.Sessions();
+  std::vector<SessionLine> live;
+  for (const SessionLine& line : sessions) {
+    if (!line.closing) live.push_back(line);
+  }
+  if (live.empty() || Chance(12)) {
+    const std::string name = Name();
+    uint64_t epoch = 1 + Below(2);
+    for (const SessionLine& line : sessions) {
+      if (line.name == name) epoch = Near(line.epoch.value + (Chance(30) ? 1 : 0));
+    }
+    return Chance(6) ? "release " + name + With("epoch", epoch) : Open(name, epoch, transcript);
+  }
+  // What ran when its session ended still has to be settled, sooner or later.
+  const SessionLine session = Chance(85) ? live[Below(live.size())] : sessions[Below(sessions.size())];
+  if (!steps_.empty() && Chance(10)) return steps_[Below(steps_.size())];
+  if (session.closing || (session.queued > 0 && Chance(45))) return Work(session);
+  if (Chance(70)) {
+    const std::string step = Step(session, transcript);
+    steps_.push_back(step);
+    if (steps_.size() > 4) steps_.erase(steps_.begin());
+    return step;
+  }
+  if (Chance(20)) return "release " + session.name + With("epoch", Near(session.epoch.value));
+  if (Chance(25)) return "cancel " + session.name + With("epoch", Near(session.epoch.value));
+  return Rest();
+}
+
+std::string KvCommands::Open(const std::string& name, uint64_t epoch, const KvTranscript& transcript) {
+  const HotKvConfig& config = transcript.config();
+  uint64_t free = config.budget_tokens;
+  for (const SessionLine& line : transcript.Sessions()) free -= std::min<uint64_t>(free, line.reserved);
+  const std::array<uint64_t, 5> reserves = {0, 1, Near(config.context_tokens), Near(free), 1 + Below(config.context_tokens)};
+  std::string command = "open " + name + With("epoch", epoch) + With("reserve", reserves[Below(reserves.size())]);
+  if (Chance(10)) command += " salt=x";
+  return command;
+}
+
+std::string KvCommands::Step(const SessionLine& session, const KvTranscript& transcript) {
+  const HotKvConfig& config = transcript.config();
+  const uint64_t projected = transcript.ProjectedLen(session.name, session.epoch);
+  const bool decode = Chance(35);
+  const uint64_t start = !decode && Chance(25) ? Below(projected + 1) : Near(projected);
+  uint64_t tokens = decode ? (Chance(95) ? 1 : Below(3)) : 1 + Below(config.chunk_rows_max);
+  if (!decode && Chance(15)) tokens = Near(session.reserved > start ? session.reserved - start : 1);
+  if (!decode && Chance(5)) tokens = Near(config.chunk_rows_max);
+  return "step " + session.name + With("epoch", Chance(90) ? session.epoch.value : Near(session.epoch.value)) +
+         With("step", Near(session.last.value + session.queued + 1)) + With("start", start) + With("tokens", tokens) +
+         (decode ? " kind=decode" : "") + StepOptions(session);
+}
+
+std::string KvCommands::StepOptions(const SessionLine& session) {
+  std::string options;
+  if (Chance(80)) options += With("ack", Chance(70) ? session.last.value : Near(session.acked.value));
+  if (Chance(20)) options += With("content", Below(3));
+  if (Chance(4)) options += " digest=wrong";
+  if (Chance(3)) options += " incarnation=other";
+  if (Chance(3)) options += Chance(50) ? " token=1000" : " token=-1";
+  if (Chance(3)) options += Chance(50) ? " fields=non-finite" : " fields=shape";
+  if (Chance(8)) options += With("deadline_ms", Below(3) * 10);
+  return options;
+}
+
+std::string KvCommands::Work(const SessionLine& session) {
+  // Mostly the next in line.
+  const std::string which = " " + session.name + With("epoch", session.epoch.value) + With("step", session.last.value + (Chance(90) ? 1 : 2));
+  if (!session.closing && Chance(30)) return "start" + which;
+  const uint64_t fate = Below(100);
+  const char* name = fate < 75 ? " ok" : fate < 90 ? " rolled-back" : fate < 95 ? " lost" : " truncate-fails";
+  const std::string words = " " + session.name + name;
+  return "settle" + words + which.substr(1 + session.name.size());
+}
+
+std::string KvCommands::Rest() {
+  switch (Below(12)) {
+    case 0: return "expire";
+    case 1: return "advance 1";
+    case 2: return "advance 99";
+    case 3: return "advance 100";
+    case 4: return Chance(10) ? "advance 600000" : "advance 50";
+    case 5: return Chance(3) ? "drain" : "dropped";
+    case 6: return Chance(2) ? "finish-drain" : "dropped";
+    case 7: return Chance(1) ? "poison" : "stats";
+    default: return "advance 10";
+  }
+}
+
+std::string RunCommands(const std::vector<std::string>& commands) {
+  int pipe_ends[2];
+  if (pipe(pipe_ends) != 0) return "no pipe";
+  const pid_t child = fork();
+  if (child == 0) {
+    // The broken claim is printed by the last run of the shortest list.
+    close(pipe_ends[0]);
+    dup2(pipe_ends[1], STDERR_FILENO);
+    KvTranscript transcript;
+    for (const std::string& command : commands) {
+      transcript.Execute(command);
+      if (!transcript.problem().empty()) {
+        const std::string& problem = transcript.problem();
+        _exit(write(STDERR_FILENO, problem.data(), problem.size()) < 0 ? 2 : 1);
+      }
+    }
+    _exit(0);
+  }
+  close(pipe_ends[1]);
+  std::string output;
+  char buffer[512];
+  for (ssize_t count; (count = read(pipe_ends[0], buffer, sizeof buffer)) > 0;) output.append(buffer, static_cast<size_t>(count));
+  close(pipe_ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return "";
+  return output.empty() ? "it died without a word" : output;
+}
+
+std::vector<std::string> Shrink(std::vector<std::string> commands) {
+  // The shortest prefix that fails; failing is monotonic in the prefix, as a problem stays.
+  size_t good = 0, bad = commands.size();
+  while (bad - good > 1) {
+    const size_t middle = (good + bad) / 2;
+    const std::vector<std::string> prefix(commands.begin(), commands.begin() + static_cast<ptrdiff_t>(middle));
+    (RunCommands(prefix).empty() ? good : bad) = middle;
+  }
+  commands.resize(bad);
+  for (size_t part = std::max<size_t>(commands.size() / 2, 1); part >= 1; part /= 2) {
+    for (size_t at = 0; at + 1 < commands.size();) {
+      std::vector<std::string> fewer = commands;
+      const auto first = fewer.begin() + static_cast<ptrdiff_t>(at);
+      fewer.erase(first, first + static_cast<ptrdiff_t>(std::min(part, fewer.size() - 1 - at)));
+      if (RunCommands(fewer).empty()) {
+        at += part;
+      } else {
+        commands = std::move(fewer);
+      }
+    }
+  }
+  return commands;
+}
+
+}  // namespace meshnet::kv
