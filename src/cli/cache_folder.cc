@@ -1,0 +1,41 @@
+#include "cli/cache_folder.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+namespace meshnet::cli {
+namespace {
+
+std::string CacheHome() {
+  const char* xdg = std::getenv("XDG_CACHE_HOME");
+  if (xdg != nullptr && xdg[0] == '/') return xdg;
+  const char* home = std::getenv("HOME");
+  return home != nullptr && home[0] == '/' ? std::string(home) + "/.cache" : "";
+}
+
+// Like mkdir -p, with 0700 for what is made.
+int MakeFolders(const std::string& path) {
+  for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
+    std::string prefix = path.substr(0, slash);
+    if (mkdir(prefix.c_str(), 0700) != 0 && errno != EEXIST) return errno;
+    if (slash == std::string::npos) return 0;
+  }
+}
+
+}  // namespace
+
+Result<std::string> CacheFolder(const std::string& name) {
+  std::string home = CacheHome();
+  if (home.empty()) return Failure("no cache folder: neither XDG_CACHE_HOME nor HOME is set to an absolute path");
+  std::string path = home + "/meshnet/" + name;
+  int error = MakeFolders(path);
+  if (error == 0 && access(path.c_str(), W_OK | X_OK) != 0) error = errno;
+  if (error != 0) return Failure("cannot write the cache folder " + path + ": " + std::strerror(error) + "; set XDG_CACHE_HOME to one that can be written");
+  return path;
+}
+
+}  // namespace meshnet::cli
