@@ -10,8 +10,12 @@
 
 namespace meshnet {
 
-// `address`: "host:port", "[::1]:port", "::1" forms of docs, or "unix:/path". Does not wait for the peer. kBadConfiguration quotes a bad
-// address or names a bad TLS file.
+// Steps in flight on one link; beyond it a step is refused with kCreditExceeded and was not sent.
+inline constexpr size_t kStepsInFlightMax = 8192;
+
+// `address`: "host:port", "[::1]:port", "::1" forms of docs, or "unix:/path". Does not wait for the peer: calls fail at once while it cannot be
+// reached, and it is tried again at least every second, its name looked up anew. kUsage quotes a bad address, kBadConfiguration names a bad TLS
+// file, kRefused plaintext off loopback without `insecure`.
 Result<std::unique_ptr<ShardLink>> ConnectShard(const std::string& address, const TlsOptions& tls);
 
 }  // namespace meshnet

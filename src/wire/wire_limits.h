@@ -1,0 +1,36 @@
+// The bounds of every message of the shard protocol. Both ends use them, and tests name them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace meshnet {
+
+// One step beside its frame: token ids and sampling parameters.
+inline constexpr uint64_t kStepOverheadBytesMax = 2u << 20;
+// Several steps or answers share one message only up to this size; a larger one travels alone.
+inline constexpr uint64_t kCoalescedBytesMax = 1u << 20;
+// No step is larger, whatever the shard's width.
+inline constexpr uint64_t kFrameBytesCeiling = 128u << 20;
+// One answer: the logits of a whole chunk over a large vocabulary fit.
+inline constexpr uint64_t kAnswerBytesMax = 512u << 20;
+inline constexpr size_t kMetadataBytesMax = 16u << 10;
+
+inline constexpr size_t kStepsPerMessageMax = 1024;
+inline constexpr size_t kCacheSaltBytesMax = 64;
+inline constexpr size_t kGrammarBytesMax = 256u << 10;
+inline constexpr size_t kGenerationPromptBytesMax = 64u << 10;
+inline constexpr size_t kGrammarTriggersMax = 256;
+inline constexpr size_t kGrammarTriggerBytesMax = 4096;
+inline constexpr size_t kLogitBiasMax = 4096;
+inline constexpr size_t kTokenListMax = 4096;
+inline constexpr size_t kReasoningEndsMax = 64;
+inline constexpr size_t kSequenceBreakersMax = 64;
+inline constexpr size_t kSequenceBreakerBytesMax = 256;
+inline constexpr size_t kSamplersMax = 64;
+inline constexpr uint32_t kLogprobsMax = 1024;
+inline constexpr size_t kMessageTextMax = 512;   // a refusal's sentence
+inline constexpr size_t kNameBytesMax = 4096;    // strings of Describe
+inline constexpr size_t kStatsSessionsMax = 4096;
+
+}  // namespace meshnet
