@@ -34,10 +34,21 @@ const GgmlType& SmallestType(uint64_t row_elements) {
   return *FindGgmlType(std::string_view("f16"));
 }
 
+// A tail beyond the head never looks up a token, but stock code demands token_embd.weight. Where it also takes that tensor for the output
+// of a tied model, the tail of an untied one is written as if it were tied, with the output as the embedding: no hole, no memory for one.
+bool StoresOutputAsEmbedding(const ModelFile& file, const ModelShape& shape, LayerRange range) {
+  const TensorInfo* output = file.FindTensor("output.weight");
+  const TensorInfo* embedding = file.FindTensor("token_embd.weight");
+  return range.begin != 0 && range.end == shape.layer_count && output != nullptr && embedding != nullptr && output->dims == embedding->dims &&
+         !FindArchitecture(shape.architecture)->output_demanded && file.FindTensor("output.scale") == nullptr &&
+         file.FindTensor("output.input_scale") == nullptr;
+}
+
 class TensorPlanner {
  public:
   TensorPlanner(const ModelFile& file, const ModelShape& shape, LayerRange range)
-      : file_(file), shape_(shape), range_(range), head_(range.begin == 0), tail_(range.end == shape.layer_count) {}
+      : file_(file), shape_(shape), range_(range), head_(range.begin == 0), tail_(range.end == shape.layer_count),
+        output_as_embedding_(StoresOutputAsEmbedding(file, shape, range)) {}
 
   std::vector<PlannedTensor> Plan() {
     for (const TensorInfo& tensor : file_.tensors()) {
@@ -59,7 +70,7 @@ class TensorPlanner {
       case Role::kTokenInput:
         if (head_ || (tail_ && shape_.tied)) {
           Keep(tensor, tensor.name);
-        } else {
+        } else if (!output_as_embedding_) {
           VocabularyHole(tensor);
         }
         return;
@@ -73,7 +84,7 @@ class TensorPlanner {
         return;
       case Role::kOutput:
         if (tail_) {
-          Keep(tensor, tensor.name);
+          Keep(tensor, output_as_embedding_ && tensor.name == "output.weight" ? "token_embd.weight" : tensor.name);
         } else if (tensor.name.starts_with("output_norm.")) {
           Hole(tensor, tensor.type, tensor.dims);
         } else {
@@ -112,6 +123,7 @@ class TensorPlanner {
   const LayerRange range_;
   const bool head_;
   const bool tail_;
+  const bool output_as_embedding_;
   std::vector<PlannedTensor> planned_;
   std::vector<PlannedTensor> holes_;
 };
@@ -224,6 +236,7 @@ Result<ShardPlan> PlanShard(const ModelFile& file, const ModelShape& shape, Laye
   plan.range = range;
   plan.tensors = TensorPlanner(file, shape, range).Plan();
   plan.metadata = PlanMetadata(file, shape, range);
+  if (StoresOutputAsEmbedding(file, shape, range)) plan.metadata.push_back(MetadataEntry::Bool(kShardOutputKey, true));
   AddHoleNames(&plan);
   for (const PlannedTensor& tensor : plan.tensors) {
     const uint64_t bytes = Aligned(tensor.bytes, kDefaultAlignment);

@@ -40,7 +40,8 @@ bool HasShardKey(const ModelFile& file) {
   return false;
 }
 
-std::string OriginalName(const std::string& name, LayerRange range) {
+std::string OriginalName(const ModelFile& file, const std::string& name, LayerRange range) {
+  if (name == "token_embd.weight" && file.Find(kShardOutputKey) != nullptr) return "output.weight";
   const std::optional<LayerName> layer = ParseLayerName(name);
   return layer.has_value() ? FormatLayerName(layer->layer + range.begin, layer->rest) : name;
 }
@@ -133,7 +134,7 @@ Status VerifyShardIdentity(const ModelFile& file, const ShardIdentity& identity,
   size_t index = 0;
   for (const TensorInfo& tensor : file.tensors()) {
     if (holes.contains(tensor.name)) continue;
-    const std::string original = OriginalName(tensor.name, identity.range);
+    const std::string original = OriginalName(file, tensor.name, identity.range);
     own.push_back(TensorRow(original, tensor.type, tensor.dims, (*digests)[index++]));
     const auto row = rows->find(original);
     if (row == rows->end() || row->second != own.back()) {

@@ -11,6 +11,7 @@ inline constexpr char kShardLayersKey[] = "meshnet.layer_count";          // of 
 inline constexpr char kShardVocabularyKey[] = "meshnet.vocabulary_size";  // of the whole model
 inline constexpr char kShardWidthKey[] = "meshnet.boundary_width";
 inline constexpr char kShardHolesKey[] = "meshnet.holes";                 // names of tensors without data
+inline constexpr char kShardOutputKey[] = "meshnet.output_as_token_embd"; // bool: the tensor so named is the model's output.weight
 // Written by WriteShard: they need the manifest.
 inline constexpr char kShardRootKey[] = "meshnet.model_root";             // hex
 inline constexpr char kShardDigestKey[] = "meshnet.range_digest";         // hex
