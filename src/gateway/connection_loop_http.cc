@@ -43,8 +43,6 @@ FirstByte PeekFirstByte(int socket) {
 
 }  // namespace
 
-void CloseSocket(int socket) { ::close(socket); }
-
 Result<std::unique_ptr<ConnectionLoop>> ConnectionLoop::Start(int listening, ConnectionLoopOptions options, std::shared_ptr<TlsContext> tls,
                                                               ConnectionServer& server) {
   const int poller = epoll_create1(EPOLL_CLOEXEC);

@@ -15,8 +15,6 @@
 
 namespace meshnet::gateway {
 
-void CloseSocket(int socket);
-
 // Who answers.
 class ConnectionServer {
  public:

@@ -26,9 +26,12 @@ struct GatewayOptions {
   std::string tls_key_path;
 };
 
-// A running gateway. Start binds first and refuses (kBadConfiguration) a taken or bad address, naming it, or an address off loopback without keys.
+// A running gateway. Start binds first and refuses a taken or bad address (kBadConfiguration, naming it), or one off loopback without keys
+// (kRefused).
 class Gateway {
  public:
+  // The same refusals without serving, for before a model is read: binds and lets go.
+  static Status CheckOptions(const GatewayOptions& options);
   // `route`, `text`, `clock` outlive the gateway. `worker_links` are the route's links, for Stats.
   static Result<std::unique_ptr<Gateway>> Start(GatewayOptions options, Route& route, const TextModel& text,
                                                 std::vector<ShardLink*> worker_links, const Clock& clock);

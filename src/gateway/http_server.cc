@@ -2,6 +2,9 @@
 
 #include <cpp-httplib/httplib.h>
 
+#include <algorithm>
+
+#include "base/system_clock.h"
 #include "gateway/connection_loop_http.h"
 #include "gateway/http_connection.h"
 
@@ -17,12 +20,21 @@ struct Serving {
 };
 thread_local Serving* serving = nullptr;
 
+// It goes into a header and the log, so a client's own is taken only when it is harmless there.
+std::string RequestId(const std::string& asked) {
+  const bool harmless = !asked.empty() && asked.size() <= 128 && std::all_of(asked.begin(), asked.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.' || c == ':';
+  });
+  return harmless ? asked : "req-" + RandomId<SessionId>().Hex();
+}
+
 HttpRequest HeadOf(const httplib::Request& from, const std::string& client_address) {
   HttpRequest head;
   head.method = from.method;
   head.path = from.path;
   head.client_address = client_address;
   for (const auto& [key, value] : from.headers) head.headers.emplace_back(key, value);
+  head.id = RequestId(head.Header("x-request-id"));
   return head;
 }
 

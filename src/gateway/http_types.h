@@ -14,6 +14,7 @@ namespace meshnet::gateway {
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
+  std::string id;              // the client's x-request-id, or a fresh one
   std::string method;
   std::string path;            // decoded, without the query
   std::string body;            // empty when only the head was read so far

@@ -113,4 +113,6 @@ Result<BoundSocket> BindAndListen(const ListenAddress& address) {
   return BoundSocket{fd, BoundName(fd), IsLoopback(chosen->ai_addr)};
 }
 
+void CloseSocket(int socket) { ::close(socket); }
+
 }  // namespace meshnet::gateway

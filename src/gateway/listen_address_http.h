@@ -26,5 +26,6 @@ struct BoundSocket {
 // Resolves and binds; a name with several addresses takes the first IPv4 one, and never another when that one is taken.
 // kBadConfiguration names the address and the cause.
 Result<BoundSocket> BindAndListen(const ListenAddress& address);
+void CloseSocket(int socket);
 
 }  // namespace meshnet::gateway

@@ -1,0 +1,108 @@
+#include "gateway/replies.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace meshnet::gateway {
+namespace {
+
+// llama-server's names, which clients match on.
+const char* TypeOf(int status) {
+  switch (status) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 404: return "not_found_error";
+    case 429: return "rate_limit_error";
+    case 501: return "not_supported_error";
+    case 503: return "unavailable_error";
+    default: return status >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+}  // namespace
+
+std::string Dump(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+HttpReply JsonReply(int status, const nlohmann::ordered_json& json) {
+  HttpReply reply;
+  reply.status = status;
+  reply.body = Dump(json);
+  return reply;
+}
+
+ApiError MakeError(int status, std::string message, std::string code) {
+  ApiError error;
+  error.status = status;
+  error.message = std::move(message);
+  error.type = TypeOf(status);
+  error.code = std::move(code);
+  return error;
+}
+
+HttpReply ErrorReply(const ApiError& error) { return JsonReply(error.status, error.ToJson()); }
+
+HttpReply ErrorReply(const ApiError& error, Duration retry_after) {
+  HttpReply reply = ErrorReply(error);
+  const int64_t seconds = std::max<int64_t>(1, std::chrono::ceil<std::chrono::seconds>(retry_after).count());
+  reply.headers.emplace_back("Retry-After", std::to_string(seconds));
+  return reply;
+}
+
+HttpReply ErrorReply(const AnswerError& error) {
+  return error.retry_after ? ErrorReply(error.error, *error.retry_after) : ErrorReply(error.error);
+}
+
+std::string ServerErrorBody(int status) {
+  switch (status) {
+    case 404: return Dump(MakeError(404, "There is nothing at this path.").ToJson());
+    case 413: return Dump(MakeError(413, "The request body is too large.", "request_too_large").ToJson());
+    case 414: return Dump(MakeError(414, "The request's target is too long.").ToJson());
+    case 416: return Dump(MakeError(416, "The requested range does not exist.").ToJson());
+    case 500: return Dump(MakeError(500, "The gateway failed on this request.").ToJson());
+    default: return Dump(MakeError(status, "The request is not valid HTTP.").ToJson());
+  }
+}
+
+AnswerError FromFailure(const AnswerFailure& failure) {
+  switch (failure.kind) {
+    case AnswerFailure::Kind::kContextExceeded:
+      return {MakeError(400, failure.message, "context_length_exceeded"), std::nullopt, "context-exceeded"};
+    case AnswerFailure::Kind::kCapacity:
+      return {MakeError(429, "All sessions are taken: " + failure.message, "rate_limit_exceeded"),
+              failure.retry_after.value_or(std::chrono::seconds(1)), "no-capacity"};
+    case AnswerFailure::Kind::kBadRequest: return {MakeError(400, failure.message), std::nullopt, "invalid-request"};
+    case AnswerFailure::Kind::kRouteDown: return RouteDown(failure.message);
+    case AnswerFailure::Kind::kInternal: return {MakeError(500, failure.message), std::nullopt, "internal"};
+  }
+  MESHNET_CHECK(false && "closed enum");
+}
+
+AnswerError FromRefusal(TurnRefusal refusal, uint32_t waiting, uint32_t answers_max) {
+  // The longer the line, the later it is worth coming back; nobody knows how long answers take.
+  const Duration retry_after = std::chrono::seconds(std::clamp<uint32_t>(1 + waiting / std::max(answers_max, 1u), 1, 30));
+  switch (refusal) {
+    case TurnRefusal::kLineFull:
+      return {MakeError(429, "All sessions are taken and " + std::to_string(waiting) + " requests wait already.", "rate_limit_exceeded"),
+              retry_after, "queue-full"};
+    case TurnRefusal::kDeadline:
+      return {MakeError(503, "No session became free in time.", "queue_timeout"), retry_after, "queue-timeout"};
+    case TurnRefusal::kCancelled: return {MakeError(499, "The client went away."), std::nullopt, "cancelled"};
+    case TurnRefusal::kStopped: return {MakeError(503, "The gateway is stopping.", "gateway_stopping"), retry_after, "gateway-stopping"};
+  }
+  MESHNET_CHECK(false && "closed enum");
+}
+
+AnswerError RouteDown(const std::string& trouble) {
+  return {MakeError(503, "The route cannot decode now: " + trouble, "route_unavailable"), std::chrono::seconds(2), "route-down"};
+}
+
+std::string SseEvent(const nlohmann::ordered_json& json) {
+  std::string event = "data: ";
+  event.append(Dump(json)).append("\n\n");
+  return event;
+}
+
+}  // namespace meshnet::gateway

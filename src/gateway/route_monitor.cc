@@ -1,0 +1,210 @@
+#include "gateway/route_monitor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "gateway/request_log.h"
+
+namespace meshnet::gateway {
+namespace {
+
+constexpr int kCanaryTries = 4;  // two equal ones in a row are needed
+// No user's owner name has a control character in front.
+constexpr const char* kCanaryOwner = "\1canary";
+
+// The answers of one round; shared with the links' callbacks, which may come after the round was given up.
+struct Round {
+  std::mutex mutex;
+  std::condition_variable changed;
+  size_t missing = 0;
+  std::vector<std::optional<ShardDescription>> descriptions;
+  std::vector<std::optional<ShardStats>> stats;
+};
+
+template <typename T>
+void Note(const std::shared_ptr<Round>& round, std::optional<T>& place, Reply<T> reply) {
+  {
+    std::lock_guard lock(round->mutex);
+    if (auto* value = std::get_if<T>(&reply)) place = std::move(*value);
+    --round->missing;
+  }
+  round->changed.notify_one();
+}
+
+class CanarySink : public AnswerSink {
+ public:
+  explicit CanarySink(const std::function<bool()>& cancelled) : cancelled_(cancelled) {}
+  SinkVerdict OnToken(const SampledToken& token) override {
+    sampled = token;
+    return SinkVerdict::kStop;
+  }
+  bool Cancelled() override { return cancelled_(); }
+  std::optional<SampledToken> sampled;
+
+ private:
+  const std::function<bool()>& cancelled_;
+};
+
+}  // namespace
+
+RouteMonitor::RouteMonitor(Route& route, std::vector<ShardLink*> links, SessionPool& pool, Metrics& metrics, const Clock& clock,
+                           MonitorOptions options)
+    : route_(route), links_(std::move(links)), pool_(pool), metrics_(metrics), clock_(clock), options_(std::move(options)) {
+  for (ShardLink* link : links_) workers_.push_back({link->address(), std::nullopt, std::nullopt, false});
+  thread_ = std::thread([this] { Loop(); });
+}
+
+RouteMonitor::~RouteMonitor() { Stop(); }
+
+void RouteMonitor::Stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::string RouteMonitor::not_ready() const {
+  // The route itself knows first when an answer hits a dead stage.
+  if (route_.state() != RouteState::kServing) {
+    const std::string trouble = route_.trouble();
+    return trouble.empty() ? "the route is being connected" : trouble;
+  }
+  std::lock_guard lock(mutex_);
+  return trouble_;
+}
+
+std::vector<WorkerView> RouteMonitor::AskWorkers(Duration limit) {
+  auto round = std::make_shared<Round>();
+  round->descriptions.resize(links_.size());
+  round->stats.resize(links_.size());
+  round->missing = 2 * links_.size();
+  const Time deadline = clock_.Now() + limit;
+  for (size_t i = 0; i < links_.size(); ++i) {
+    links_[i]->Describe(deadline, [round, i](Reply<ShardDescription> reply) { Note(round, round->descriptions[i], std::move(reply)); });
+    links_[i]->Stats(deadline, [round, i](Reply<ShardStats> reply) { Note(round, round->stats[i], std::move(reply)); });
+  }
+  std::vector<WorkerView> workers;
+  {
+    std::lock_guard lock(mutex_);
+    workers = workers_;
+  }
+  {
+    std::unique_lock lock(round->mutex);
+    round->changed.wait_for(lock, limit + std::chrono::milliseconds(100), [&] { return round->missing == 0; });
+    for (size_t i = 0; i < workers.size(); ++i) {
+      if (round->descriptions[i]) workers[i].description = round->descriptions[i];
+      if (round->stats[i]) workers[i].stats = round->stats[i];
+      workers[i].answering = round->descriptions[i].has_value() && round->stats[i].has_value();
+    }
+  }
+  std::lock_guard lock(mutex_);
+  workers_ = workers;
+  return workers;
+}
+
+void RouteMonitor::Loop() {
+  for (;;) {
+    if (!route_.view()) {
+      // Also what makes a route that was never connected connect itself.
+      (void)route_.WaitForRepair(route_.generation(), clock_.Now() + options_.interval, [this] {
+        std::lock_guard lock(mutex_);
+        return stopping_;
+      });
+    }
+    Judge(AskWorkers(options_.answer_limit));
+    std::unique_lock lock(mutex_);
+    if (wake_.wait_for(lock, options_.interval, [&] { return stopping_; })) return;
+  }
+}
+
+void RouteMonitor::Judge(const std::vector<WorkerView>& workers) {
+  std::map<std::string, ShardStats> stats;
+  for (const WorkerView& worker : workers) {
+    if (worker.answering) stats[worker.address] = *worker.stats;
+  }
+  metrics_.UpdateWorkers(stats);
+
+  const std::shared_ptr<const Route::View> view = route_.view();
+  if (!view) return Say(route_.trouble());
+  for (size_t stage = 0; stage < view->stages.size(); ++stage) {
+    const ShardDescription& expected = view->stages[stage].description;
+    const auto worker = std::find_if(workers.begin(), workers.end(), [&](const WorkerView& each) {
+      return each.address == view->stages[stage].link->address();
+    });
+    const std::string name = "stage " + std::to_string(stage) + " " + expected.range.Text() + " at " + worker->address;
+    if (!worker->answering) return Say(name + " does not answer");
+    if (worker->stats->incarnation != expected.incarnation) {
+      route_.ReportLost(view->generation, name + " was restarted");
+      return Say(name + " was restarted");
+    }
+    if (worker->stats->state != ShardState::kServing) return Say(name + " is " + Name(worker->stats->state));
+  }
+  std::vector<Incarnation> incarnations;
+  for (const Stage& stage : view->stages) incarnations.push_back(stage.description.incarnation);
+  // The same processes were proven already: a network that was away for a moment changed nothing in them.
+  if (incarnations == proven_) return Say("");
+  std::string trouble = Prove();
+  if (trouble.empty()) proven_ = incarnations;
+  Say(std::move(trouble));
+}
+
+std::string RouteMonitor::Prove() {
+  std::optional<Token> before;
+  std::string trouble;
+  for (int i = 0; i < kCanaryTries; ++i) {
+    const std::optional<Token> token = RunCanary(&trouble);
+    if (!token) return "the canary run failed: " + trouble;
+    if (before == token) return "";
+    before = token;
+  }
+  return "canary runs through the whole route gave different tokens";
+}
+
+std::optional<Token> RouteMonitor::RunCanary(std::string* trouble) {
+  const std::function<bool()> cancelled = [this] {
+    std::lock_guard lock(mutex_);
+    return stopping_;
+  };
+  AnswerRequest request;
+  request.prompt = options_.canary_prompt;
+  request.tokens_max = 1;
+  request.sampling.temperature = 0;
+  request.sampling.logprobs_wanted = true;
+  // Only a worker that is new needs a canary, and with it every idle session's KV is worth nothing: none is lost when one makes room.
+  auto turn = pool_.Acquire(kCanaryOwner, request.prompt, clock_.Now() + options_.canary_limit, cancelled);
+  if (const auto* refusal = std::get_if<TurnRefusal>(&turn)) {
+    *trouble = std::string("no session for it, ") + Name(*refusal);
+    return std::nullopt;
+  }
+  SessionPool::Lease lease = std::move(std::get<SessionPool::Lease>(turn));
+  CanarySink sink(cancelled);
+  const auto outcome = lease.session().Answer(request, sink);
+  lease.Discard();
+  if (const auto* failure = std::get_if<AnswerFailure>(&outcome)) {
+    *trouble = failure->message;
+    return std::nullopt;
+  }
+  if (!sink.sampled) {
+    *trouble = "it ended without a token";
+    return std::nullopt;
+  }
+  if (sink.sampled->logprob && !std::isfinite(*sink.sampled->logprob)) {
+    *trouble = "its token has no finite probability";
+    return std::nullopt;
+  }
+  return sink.sampled->token;
+}
+
+void RouteMonitor::Say(std::string trouble) {
+  {
+    std::lock_guard lock(mutex_);
+    if (trouble_ == trouble) return;
+    trouble_ = trouble;
+  }
+  LogNotice(trouble.empty() ? "ready: the route answered two canary runs alike" : "not ready: " + trouble);
+}
+
+}  // namespace meshnet::gateway

@@ -1,0 +1,72 @@
+// Watches the route with a thread of its own: asks every worker for its state about once a second, and proves a new route with two canary runs
+// before it is called ready. Thread-safe.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "gateway/metrics.h"
+#include "session/route.h"
+#include "session/session_pool.h"
+
+namespace meshnet::gateway {
+
+struct MonitorOptions {
+  Duration interval = std::chrono::seconds(1);
+  Duration answer_limit = std::chrono::seconds(2);   // of one worker, to a question about its state
+  Duration canary_limit = std::chrono::seconds(60);  // waiting for a session to run on
+  std::vector<Token> canary_prompt;                  // token ids below the vocabulary size; not empty
+};
+
+// What is known of one worker. Empty parts were never answered.
+struct WorkerView {
+  std::string address;
+  std::optional<ShardDescription> description;
+  std::optional<ShardStats> stats;
+  bool answering = false;  // it answered the last time
+};
+
+class RouteMonitor {
+ public:
+  // Everything outlives the monitor.
+  RouteMonitor(Route& route, std::vector<ShardLink*> links, SessionPool& pool, Metrics& metrics, const Clock& clock, MonitorOptions options);
+  ~RouteMonitor();  // as Stop
+  void Stop();
+
+  // Empty: the route is proven and every stage answered lately. Otherwise why not, naming stage, range and cause.
+  std::string not_ready() const;
+  // Asks every worker anew, for at most `limit`; one that is silent is shown as it was last seen.
+  std::vector<WorkerView> AskWorkers(Duration limit);
+
+ private:
+  void Loop();
+  void Judge(const std::vector<WorkerView>& workers);
+  // The canary's verdict on the route as it is now; empty when proven.
+  std::string Prove();
+  std::optional<Token> RunCanary(std::string* trouble);
+  void Say(std::string trouble);
+
+  Route& route_;
+  const std::vector<ShardLink*> links_;
+  SessionPool& pool_;
+  Metrics& metrics_;
+  const Clock& clock_;
+  const MonitorOptions options_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stopping_ = false;
+  std::string trouble_ = "the route has not been proven yet";
+  std::vector<WorkerView> workers_;
+  std::vector<Incarnation> proven_;  // the workers of the route that the last canaries proved; only the thread's
+
+  std::thread thread_;
+};
+
+}  // namespace meshnet::gateway
