@@ -113,6 +113,128 @@ void DescribeQwen2(Builder& b) {
   }
 }
 
+void DescribeQwen3(Builder& b) {
+  b.Real("rope.freq_base", 1000000.0f);
+  b.Key("attention.key_length", b.head_width());
+  b.Key("attention.value_length", b.head_width());
+  for (uint32_t i = 0; i < b.options().layers; ++i) {
+    const std::string block = b.Block(i);
+    b.Norm(block + "attn_norm", b.options().width);
+    b.SplitAttention(block, b.head_width());
+    b.QueryKeyNorms(block);
+    b.Norm(block + "ffn_norm", b.options().width);
+    b.DenseFeedForward(block);
+  }
+}
+
+void DescribeQwen3Moe(Builder& b) {
+  b.Real("rope.freq_base", 1000000.0f);
+  b.ExpertKeys();
+  for (uint32_t i = 0; i < b.options().layers; ++i) {
+    const std::string block = b.Block(i);
+    b.Norm(block + "attn_norm", b.options().width);
+    b.SplitAttention(block, b.head_width());
+    b.QueryKeyNorms(block);
+    b.Norm(block + "ffn_norm", b.options().width);
+    b.Experts(block);
+  }
+}
+
+// The window pattern is left to the code's default: every sixth layer is a full one.
+void DescribeGemma3(Builder& b) {
+  b.Key("attention.sliding_window", b.options().window);
+  b.Key("attention.key_length", b.head_width());
+  b.Key("attention.value_length", b.head_width());
+  b.Real("rope.freq_base", 1000000.0f);
+  for (uint32_t i = 0; i < b.options().layers; ++i) {
+    const std::string block = b.Block(i);
+    b.Norm(block + "attn_norm", b.options().width);
+    b.SplitAttention(block, b.head_width());
+    b.QueryKeyNorms(block);
+    b.Norm(block + "post_attention_norm", b.options().width);
+    b.Norm(block + "ffn_norm", b.options().width);
+    b.DenseFeedForward(block);
+    b.Norm(block + "post_ffw_norm", b.options().width);
+  }
+}
+
+void DescribePhi3(Builder& b) {
+  const uint64_t width = b.options().width;
+  const uint64_t kv = static_cast<uint64_t>(b.head_width()) * b.options().heads_kv;
+  b.Key("rope.dimension_count", b.head_width());
+  for (uint32_t i = 0; i < b.options().layers; ++i) {
+    const std::string block = b.Block(i);
+    b.Norm(block + "attn_norm", width);
+    b.Matrix(block + "attn_qkv", {width, width + 2 * kv});
+    b.Matrix(block + "attn_output", {width, width});
+    b.Norm(block + "ffn_norm", width);
+    b.Matrix(block + "ffn_up", {width, 2 * b.options().feed_forward});
+    b.Matrix(block + "ffn_down", {b.options().feed_forward, width});
+  }
+}
+
+void DescribeGptOss(Builder& b) {
+  const uint64_t width = b.options().width;
+  b.Key("attention.sliding_window", b.options().window);
+  b.ExpertKeys();
+  b.Key("attention.key_length", b.head_width());
+  b.Key("attention.value_length", b.head_width());
+  for (uint32_t i = 0; i < b.options().layers; ++i) {
+    const std::string block = b.Block(i);
+    b.Norm(block + "attn_norm", width);
+    b.SplitAttention(block, b.head_width());
+    b.Bias(block + "attn_q", {b.head_width() * b.options().heads});
+    b.Bias(block + "attn_k", {b.head_width() * b.options().heads_kv});
+    b.Bias(block + "attn_v", {b.head_width() * b.options().heads_kv});
+    b.Bias(block + "attn_output", {width});
+    b.Plain(block + "attn_sinks", {b.options().heads});
+    b.Norm(block + "post_attention_norm", width);
+    b.Experts(block);
+    b.Bias(block + "ffn_gate_inp", {b.options().experts});
+    b.Bias(block + "ffn_gate_exps", {b.options().feed_forward, b.options().experts});
+    b.Bias(block + "ffn_up_exps", {b.options().feed_forward, b.options().experts});
+    b.Bias(block + "ffn_down_exps", {width, b.options().experts});
+  }
+}
+
+// Full size, with a latent cache: keys of the latent width and the rotary part, one head. The first layer is dense.
+void DescribeDeepseek2(Builder& b) {
+  const uint64_t width = b.options().width, heads = b.options().heads;
+  const uint64_t query_rank = 32, latent = 32, rotary = 32, plain = 32, value = 32;
+  b.Key("leading_dense_block_count", 1);
+  b.Key("attention.q_lora_rank", query_rank);
+  b.Key("attention.kv_lora_rank", latent);
+  b.Key("attention.key_length", latent + rotary);
+  b.Key("attention.value_length", latent);
+  b.Key("attention.key_length_mla", plain + rotary);
+  b.Key("attention.value_length_mla", value);
+  b.Key("rope.dimension_count", rotary);
+  b.ExpertKeys();
+  b.Key("expert_shared_count", 1);
+  b.Real("expert_weights_scale", 1.5f);
+  for (uint32_t i = 0; i < b.options().layers; ++i) {
+    const std::string block = b.Block(i);
+    b.Norm(block + "attn_norm", width);
+    b.Matrix(block + "attn_q_a", {width, query_rank});
+    b.Norm(block + "attn_q_a_norm", query_rank);
+    b.Matrix(block + "attn_q_b", {query_rank, heads * (plain + rotary)});
+    b.Matrix(block + "attn_kv_a_mqa", {width, latent + rotary});
+    b.Norm(block + "attn_kv_a_norm", latent);
+    b.Matrix(block + "attn_k_b", {plain, latent, heads});
+    b.Matrix(block + "attn_v_b", {latent, value, heads});
+    b.Matrix(block + "attn_output", {heads * value, width});
+    b.Norm(block + "ffn_norm", width);
+    if (i == 0) {
+      b.DenseFeedForward(block);
+      continue;
+    }
+    b.Experts(block);
+    b.Matrix(block + "ffn_gate_shexp", {width, b.options().feed_forward});
+    b.Matrix(block + "ffn_up_shexp", {width, b.options().feed_forward});
+    b.Matrix(block + "ffn_down_shexp", {b.options().feed_forward, width});
+  }
+}
+
 struct Known {
   const char* architecture;
   void (*describe)(Builder&);
@@ -121,6 +243,12 @@ struct Known {
 constexpr Known kKnown[] = {
     {"llama", DescribeLlama, false},
     {"qwen2", DescribeQwen2, false},
+    {"qwen3", DescribeQwen3, false},
+    {"qwen3moe", DescribeQwen3Moe, false},
+    {"gemma3", DescribeGemma3, false},
+    {"phi3", DescribePhi3, false},
+    {"gpt-oss", DescribeGptOss, true},
+    {"deepseek2", DescribeDeepseek2, false},
 };
 
 }  // namespace
