@@ -22,7 +22,7 @@ OUTSIDE = [
     (r"grpcpp/|grpc/", {"wire", "worker"}, r"grpc|service|client|tls"),
     (r"meshnet/shard/v1/", {"wire", "worker"}, None),
     (r"(cpp-httplib/)?httplib\.h$", {"gateway", "cli"}, r"http"),
-    (r"openssl/", {"base", "wire", "gateway", "cli"}, r"sha256|system|tls|http"),
+    (r"openssl/", {"base", "wire", "gateway"}, r"sha256|system|tls|http"),
     (r"(thread|mutex|condition_variable|atomic|fstream|filesystem)$", {"base", "gguf", "engine", "engine/llama", "wire", "text", "text/llama", "session", "worker", "gateway", "cli"}, None),
 ]
 

@@ -71,7 +71,8 @@ void Arguments::Positionals(const std::string& name, std::vector<std::string>* v
   impl_->app.add_option(name, *values, help)->required();
 }
 void Arguments::Number(const std::string& names, uint32_t* value, uint32_t least, uint32_t most, const std::string& help) {
-  impl_->WithEnvironment(impl_->app.add_option(names, *value, help)->capture_default_str()->check(CLI::Range(least, most)));
+  CLI::Option* option = impl_->WithEnvironment(impl_->app.add_option(names, *value, help)->check(CLI::Range(least, most)));
+  if (*value >= least) option->capture_default_str();  // else it stands for "not given"
 }
 void Arguments::Signed(const std::string& names, int32_t* value, const std::string& help) {
   impl_->WithEnvironment(impl_->app.add_option(names, *value, help)->capture_default_str());

@@ -123,7 +123,7 @@ AnswerPiece PieceOf(const ordered_json& event) {
 void ChatFlags::AddTo(Arguments& arguments) {
   arguments.LocalText("-p,--prompt", &prompt_, "print one answer to this and end");
   arguments.Text("--system", &system_, "system message");
-  arguments.Signed("-n,--predict", &tokens_max_, "at most this many tokens an answer; -1: until the context is full");
+  arguments.Signed("-n,--max-tokens,--predict", &tokens_max_, "at most this many tokens an answer; -1: until the context is full");
   arguments.Real("--temp", &temperature_, "temperature; 0: always the likeliest token");
   arguments.Signed("--top-k", &top_k_, "sample from the k likeliest tokens; 0: all");
   arguments.Real("--top-p", &top_p_, "sample from the likeliest tokens up to this probability");

@@ -13,6 +13,7 @@
 #include "cli/report.h"
 #include "cli/split_choice.h"
 #include "cli/system_memory.h"
+#include "gguf/architecture_table.h"
 #include "gguf/split_name.h"
 
 namespace meshnet::cli {
@@ -50,16 +51,14 @@ class CutLock {
 };
 
 // Whether the file is this very shard, by its header and by the digests of its tensors.
-bool IsUsable(const std::string& path, LayerRange range, const gguf::Manifest& manifest, const gguf::ShardPlan& plan) {
+bool IsUsable(const std::string& path, LayerRange range, const gguf::Manifest& manifest) {
   if (access(path.c_str(), F_OK) != 0) return false;
   Result<gguf::ModelFile> file = gguf::ModelFile::Open(path);
   if (!file.ok()) return false;
   Result<std::optional<gguf::ShardIdentity>> identity = gguf::ReadShardIdentity(*file);
   if (!identity.ok() || !identity->has_value()) return false;
   const gguf::ShardIdentity& found = **identity;
-  if (found.model_root != manifest.model_root || found.range != range) return false;
-  // Other cut rules store other tensors under the same range.
-  if (file->tensors().size() != plan.tensors.size()) return false;
+  if (found.model_root != manifest.model_root || found.range != range || found.rules_version != gguf::kRulesVersion) return false;
   ProgressLine progress("checking " + path);
   return gguf::VerifyShardIdentity(*file, found, [&progress](uint64_t done, uint64_t total) { progress.Update(done, total); }).ok();
 }
@@ -68,7 +67,7 @@ Result<std::string> EnsureShardFile(const OpenedModel& model, LayerRange range, 
   Result<gguf::ShardPlan> plan = gguf::PlanShard(model.file, model.shape, range);
   if (!plan.ok()) return plan.status();
   std::string path = folder + "/layers-" + std::to_string(range.begin) + "-" + std::to_string(range.end) + ".gguf";
-  if (IsUsable(path, range, manifest, *plan)) return path;
+  if (IsUsable(path, range, manifest)) return path;
   ProgressLine progress("cutting " + range.Text() + " of " + model.shape.name);
   Result<gguf::WrittenShard> written = gguf::WriteShard(model.file, *plan, manifest, path, gguf::Overwrite::kForce,
                                                         [&progress](uint64_t done, uint64_t total) { progress.Update(done, total); });

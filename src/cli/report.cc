@@ -105,14 +105,23 @@ ProgressLine::~ProgressLine() {
   if (shown_ && terminal_) WriteAll(STDERR_FILENO, "\r\x1b[K");
 }
 
-void ProgressLine::Update(uint64_t done, uint64_t total) {
+bool ProgressLine::IsDue() {
   Time now = Now();
-  if (now - started_ < kQuiet) return;
-  if (shown_ && now - last_ < (terminal_ ? Duration(kTerminalPace) : Duration(kLogPace))) return;
+  if (now - started_ < kQuiet) return false;
+  if (shown_ && now - last_ < (terminal_ ? Duration(kTerminalPace) : Duration(kLogPace))) return false;
   shown_ = true;
   last_ = now;
-  std::string line = "meshnet: " + what_ + " " + HumanBytes(done);
-  if (total > 0) line += " of " + HumanBytes(total) + " (" + std::to_string(done * 100 / total) + " %)";
+  return true;
+}
+
+void ProgressLine::Update(uint64_t done, uint64_t total) {
+  std::string percent = total > 0 ? " of " + HumanBytes(total) + " (" + std::to_string(done * 100 / total) + " %)" : "";
+  UpdateText(HumanBytes(done) + percent);
+}
+
+void ProgressLine::UpdateText(const std::string& progress) {
+  if (!IsDue()) return;
+  std::string line = "meshnet: " + what_ + " " + progress;
   WriteAll(STDERR_FILENO, terminal_ ? "\r" + line + "\x1b[K" : line + "\n");
 }
 

@@ -46,8 +46,11 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
 
   void Update(uint64_t done, uint64_t total);
+  void UpdateText(const std::string& progress);
 
  private:
+  bool IsDue();
+
   std::string what_;
   bool terminal_;
   bool shown_ = false;

@@ -8,6 +8,7 @@
 #include "cli/tls_flags.h"
 #include "cli/verbs.h"
 #include "cli/worker_flags.h"
+#include "engine/llama/llama_library.h"
 #include "engine/llama/llama_shard_engine.h"
 #include "wire/address.h"
 #include "worker/shard_worker.h"
@@ -56,6 +57,14 @@ Result<ShardFiles> CutForWorker(const std::string& model_path, const std::string
   return EnsureShardFiles(*model, {*range});
 }
 
+uint64_t HoleBytes(const OpenedShard& shard) {
+  uint64_t bytes = 0;
+  for (const std::string& name : shard.identity.holes) {
+    if (const gguf::TensorInfo* tensor = shard.file.FindTensor(name)) bytes += tensor->bytes;
+  }
+  return bytes;
+}
+
 ShardDescription Describe(const OpenedShard& shard, const plan::KvEstimate& kv) {
   const gguf::ShardIdentity& identity = shard.identity;
   ShardDescription description;
@@ -71,7 +80,8 @@ ShardDescription Describe(const OpenedShard& shard, const plan::KvEstimate& kv) 
   description.window_tokens = shard.shape.window_tokens;
   description.kv_bytes_per_token = kv.bytes_per_token;
   description.kv_bytes_predicted = kv.bytes;
-  description.engine_build = "";
+  description.weight_bytes = shard.shape.weight_bytes;
+  description.hole_bytes = HoleBytes(shard);
   return description;
 }
 
@@ -101,7 +111,10 @@ Status ServeShard(const WorkerWish& wish, const WorkerFlags& flags, const Argume
   if (!settings.ok()) return settings.status();
   EngineOptions engine = settings->engine;
   engine.shard_path = path;
-  if (wish.probe) return ProbeShard(engine);
+  if (wish.probe) {
+    LlamaErrorsToStderr();
+    return ProbeShard(engine);
+  }
 
   Result<plan::KvEstimate> kv = plan::EstimateKv(shard->shape, {0, shard->shape.layer_count}, settings->kv());
   if (!kv.ok()) return kv.status();

@@ -206,7 +206,7 @@ Result<IssuedCertificate> IssueTo(const std::string& folder, const Authority& au
   std::string name = host.substr(0, host.find(','));
   std::string file = folder + "/" + name;
   std::replace(file.begin() + static_cast<std::ptrdiff_t>(folder.size()), file.end(), ':', '_');  // scp takes a colon for a host
-  IssuedCertificate issued{name, file + ".crt", file + ".key"};
+  IssuedCertificate issued{name, file + ".pem", file + ".key"};
   Result<Authority> made = IssueOne(authority, name, names, valid_days);
   if (!made.ok()) return made.status();
   if (Status status = WriteNew(issued.key_path, KeyText(made->key.get()), 0600); !status.ok()) return status;
@@ -233,7 +233,7 @@ Result<IssuedCertificates> IssueCertificates(const TlsAuthorityOptions& options)
   if (error) return BadConfiguration(options.folder + ": " + error.message());
 
   IssuedCertificates issued;
-  issued.authority_path = options.folder + "/ca.crt";
+  issued.authority_path = options.folder + "/ca.pem";
   Result<Authority> authority = LoadOrCreateAuthority(options, issued);
   if (!authority.ok()) return authority.status();
   for (size_t i = 0; i < options.hosts.size(); ++i) {

@@ -27,7 +27,7 @@ struct IssuedCertificates {
   std::vector<IssuedCertificate> certificates;
 };
 
-// Writes FOLDER/ca.crt and ca.key (made at the first call, used again later) and FOLDER/HOST.crt and HOST.key for each host, good for both
+// Writes FOLDER/ca.pem and ca.key (made at the first call, used again later) and FOLDER/HOST.pem and HOST.key for each host, good for both
 // sides of a connection. Keys are readable by their owner only. Each file appears whole or not at all; an existing host's file is refused
 // (kBadConfiguration), never written over.
 Result<IssuedCertificates> IssueCertificates(const TlsAuthorityOptions& options);
