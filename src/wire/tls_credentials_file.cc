@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <vector>
 
 namespace meshnet {
@@ -37,7 +36,10 @@ struct PemFile {
 Status ReadPem(PemFile& file) {
   std::ifstream stream(file.path, std::ios::binary);
   if (!stream) return BadConfiguration(file.Name() + ": " + std::strerror(errno));
-  file.text.assign(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>());
+  // read() reports a folder as a bad stream; an iterator over it would throw.
+  file.text.resize(kPemBytesMax + 1);
+  stream.read(file.text.data(), static_cast<std::streamsize>(file.text.size()));
+  file.text.resize(static_cast<size_t>(stream.gcount()));
   if (stream.bad() || file.text.empty()) return BadConfiguration(file.Name() + ": cannot be read, or is empty");
   if (file.text.size() > kPemBytesMax) return BadConfiguration(file.Name() + ": too large for a PEM file");
   return OkStatus();
