@@ -32,6 +32,8 @@ class BoundsCheck : public nlohmann::json_sax<ordered_json> {
   bool key(string_t& name) override {
     // An array inside an object has no keys, so the innermost open object is the last one.
     last_key_ = name;
+    key_comparisons_ += keys_.back().size();
+    if (key_comparisons_ > bounds_.key_comparisons_max) return Fail("The request body has objects with too many keys.", "");
     if (keys_.back().insert(name).second) return true;
     return Fail("The key \"" + name.substr(0, 100) + "\" comes twice in one object of the request body.", name.substr(0, 100));
   }
@@ -72,12 +74,20 @@ class BoundsCheck : public nlohmann::json_sax<ordered_json> {
   JsonBounds bounds_;
   size_t depth_ = 0;
   size_t values_ = 0;
+  uint64_t key_comparisons_ = 0;
   std::vector<std::unordered_set<std::string>> keys_;
   std::string last_key_;
   ApiError error_;
 };
 
 }  // namespace
+
+std::optional<std::string> JsonFault(std::string_view text, const JsonBounds& bounds) {
+  if (text.size() > bounds.bytes_max) return "It has more than " + std::to_string(bounds.bytes_max) + " bytes.";
+  BoundsCheck check(bounds);
+  if (!ordered_json::sax_parse(text, &check)) return check.error().message;
+  return std::nullopt;
+}
 
 std::variant<ordered_json, ApiError> ParseObject(std::string_view body, const JsonBounds& bounds) {
   if (body.size() > bounds.bytes_max) {

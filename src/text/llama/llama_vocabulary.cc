@@ -1,0 +1,144 @@
+#include "text/llama/llama_vocabulary.h"
+
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+
+#include "common.h"
+#include "gguf/model_file.h"
+#include "llama.h"
+#include "log.h"
+
+namespace meshnet::text {
+namespace {
+
+// Where llama.cpp's messages of this thread go while a model loads. They are dropped otherwise: several carry a user's text.
+thread_local std::string* captured_log = nullptr;
+
+void OnLibraryLog(ggml_log_level level, const char* message, void*) {
+  if (captured_log != nullptr && level >= GGML_LOG_LEVEL_ERROR && captured_log->size() < 4096) *captured_log += message;
+}
+
+void SilenceLibraries() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    llama_log_set(OnLibraryLog, nullptr);
+    common_log_set_verbosity_thold(-1);
+  });
+}
+
+std::string OneLine(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  while (!text.empty() && text.back() == ' ') text.pop_back();
+  return text;
+}
+
+Status BadTokenizer(const std::string& path, const std::string& fault) { return BadModel(path + ": the tokenizer " + fault); }
+
+// What llama.cpp would abort on.
+Status CheckTokenizer(const gguf::ModelFile& file) {
+  using gguf::ValueType;
+  const std::string& path = file.path();
+  const gguf::MetadataEntry* model = file.Find("tokenizer.ggml.model");
+  if (model == nullptr || model->type != ValueType::kString) return BadTokenizer(path, "is missing (key tokenizer.ggml.model). Give the whole model or its head shard.");
+  const std::string kind = file.String("tokenizer.ggml.model", "");
+  if (kind == "no_vocab" || kind == "none") return OkStatus();
+  const auto array_of = [&](const char* key, ValueType element) {
+    const gguf::MetadataEntry* entry = file.Find(key);
+    return entry == nullptr || (entry->type == ValueType::kArray && entry->element_type == element);
+  };
+  const gguf::MetadataEntry* tokens = file.Find("tokenizer.ggml.tokens");
+  if (tokens == nullptr || !array_of("tokenizer.ggml.tokens", ValueType::kString) || tokens->count == 0) {
+    return BadTokenizer(path, "has no list of tokens (key tokenizer.ggml.tokens).");
+  }
+  if (tokens->count > INT32_MAX) return BadTokenizer(path, "has too many tokens.");
+  for (const auto& [key, element] : {std::pair{"tokenizer.ggml.scores", ValueType::kFloat32}, std::pair{"tokenizer.ggml.token_type", ValueType::kInt32}}) {
+    const gguf::MetadataEntry* entry = file.Find(key);
+    if (entry == nullptr) continue;
+    if (!array_of(key, element)) return BadTokenizer(path, std::string("has a wrong type of values (key ") + key + ").");
+    if (entry->count < tokens->count) return BadTokenizer(path, std::string("has fewer values than tokens (key ") + key + ").");
+  }
+  if (!array_of("tokenizer.ggml.merges", ValueType::kString)) return BadTokenizer(path, "has a wrong type of values (key tokenizer.ggml.merges).");
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LlamaVocabulary>> LlamaVocabulary::Load(const std::string& path) {
+  SilenceLibraries();
+  auto file = gguf::ModelFile::Open(path);
+  if (!file.ok()) return file.status();
+  if (Status status = CheckTokenizer(*file); !status.ok()) return status;
+
+  std::unique_ptr<LlamaVocabulary> vocabulary(new LlamaVocabulary());
+  std::string errors;
+  captured_log = &errors;
+  try {
+    llama_model_params params = llama_model_default_params();
+    params.vocab_only = true;
+    vocabulary->model_ = llama_model_load_from_file(file->parts().front().path.c_str(), params);
+  } catch (const std::exception& fault) {
+    errors = fault.what();
+  }
+  captured_log = nullptr;
+  if (vocabulary->model_ == nullptr) return BadModel(path + ": llama.cpp cannot load the tokenizer: " + OneLine(errors));
+
+  vocabulary->vocab_ = llama_model_get_vocab(vocabulary->model_);
+  vocabulary->has_tokenizer_ = llama_vocab_type(vocabulary->vocab_) != LLAMA_VOCAB_TYPE_NONE;
+  vocabulary->size_ = static_cast<uint32_t>(std::max(0, llama_vocab_n_tokens(vocabulary->vocab_)));
+  if (vocabulary->size_ == 0) return BadTokenizer(path, "is empty.");
+  const std::string architecture = file->String("general.architecture", "");
+  vocabulary->training_context_ = static_cast<uint32_t>(std::clamp<int64_t>(file->Integer(architecture + ".context_length").value_or(0), 0, UINT32_MAX));
+  vocabulary->model_name_ = file->String("general.name", "");
+  if (vocabulary->model_name_.empty()) vocabulary->model_name_ = std::filesystem::path(path).stem().string();
+
+  vocabulary->is_end_.assign(vocabulary->size_, false);
+  if (!vocabulary->has_tokenizer_) return vocabulary;
+  size_t longest = 1;
+  for (Token token = 0; vocabulary->InRange(token); ++token) {
+    if (llama_vocab_is_eog(vocabulary->vocab_, token)) {
+      vocabulary->is_end_[static_cast<size_t>(token)] = true;
+      vocabulary->end_tokens_.push_back(token);
+    }
+    longest = std::max(longest, vocabulary->Piece(token, SpecialTokens::kShow).size());
+  }
+  const auto type = llama_vocab_type(vocabulary->vocab_);
+  if (type != LLAMA_VOCAB_TYPE_WPM && type != LLAMA_VOCAB_TYPE_UGM) vocabulary->piece_bytes_max_ = longest;
+  return vocabulary;
+}
+
+LlamaVocabulary::~LlamaVocabulary() {
+  if (model_ != nullptr) llama_model_free(model_);
+}
+
+bool LlamaVocabulary::IsEndOfGeneration(Token token) const { return InRange(token) && is_end_[static_cast<size_t>(token)]; }
+
+std::optional<std::vector<Token>> LlamaVocabulary::Tokenize(const std::string& text, BeginningOfText beginning, bool markers) const {
+  if (!has_tokenizer_) return std::nullopt;
+  try {
+    return common_tokenize(vocab_, text, beginning == BeginningOfText::kAsTheModelAsks, markers);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::string LlamaVocabulary::Piece(Token token, SpecialTokens special) const {
+  if (!has_tokenizer_ || !InRange(token)) return "";
+  try {
+    return common_token_to_piece(vocab_, token, special == SpecialTokens::kShow);
+  } catch (const std::exception&) {
+    return "";
+  }
+}
+
+std::string LlamaVocabulary::Detokenize(const std::vector<Token>& tokens) const {
+  std::string text;
+  for (Token token : tokens) text += Piece(token, SpecialTokens::kShow);
+  return text;
+}
+
+std::string LlamaVocabulary::beginning_of_text() const { return has_tokenizer_ ? Piece(llama_vocab_bos(vocab_), SpecialTokens::kShow) : ""; }
+std::string LlamaVocabulary::end_of_text() const { return has_tokenizer_ ? Piece(llama_vocab_eos(vocab_), SpecialTokens::kShow) : ""; }
+
+}  // namespace meshnet::text
