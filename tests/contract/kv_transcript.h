@@ -45,6 +45,7 @@ class KvTranscript {
   // Committed and queued tokens, told from the answers alone.
   uint32_t ProjectedLen(const std::string& name, Epoch epoch) const { return static_cast<uint32_t>(Line(name, epoch).size()); }
   HotKv& kv() { return *kv_; }
+  const FakeEngine& engine() const { return *engine_; }
 
  private:
   struct Words;
