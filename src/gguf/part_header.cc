@@ -204,7 +204,11 @@ Status PartParser::ParseTensor() {
                                 std::to_string(type->block_elements) + " of a " + type->name + " block");
   }
   const std::optional<uint64_t> bytes = TensorBytes(*type, tensor.dims);
-  if (!bytes.has_value()) return file_.Bad(begin, "the size of " + what + " does not fit 63 bits");
+  if (!bytes.has_value()) {
+    std::string dims;
+    for (uint64_t dim : tensor.dims) dims += (dims.empty() ? "" : " x ") + std::to_string(dim);
+    return file_.Bad(begin, "the size of " + what + " (" + dims + " values of type " + type->name + ") does not fit 63 bits");
+  }
   tensor.bytes = *bytes;
   if (Status status = file_.Read(&tensor.offset, what); !status.ok()) return status;
   table_offsets_.push_back(begin);
