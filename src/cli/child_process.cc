@@ -3,8 +3,8 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -109,7 +109,7 @@ Result<ChildProcess> StartChild(const std::string& program, const std::vector<st
   child.lifeline_fd = lifeline[1];
   child.ready_fd = ready[0];
   if (error == 0) {
-    child.pid_fd = pidfd_open(child.pid, 0);
+    child.pid_fd = static_cast<int>(syscall(SYS_pidfd_open, child.pid, 0));  // glibc 2.36 declares it as C++
     if (child.pid_fd < 0) error = errno;
   }
   if (error == 0) return child;
