@@ -1,0 +1,20 @@
+// What decides the last bits of a result: which weights numerics mode exact covers, and the fingerprint that a shard publishes.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "base/status.h"
+#include "engine/llama/engine_settings.h"
+#include "gguf/model_file.h"
+#include "protocol/describe.h"
+
+namespace meshnet {
+
+// kRefused names a tensor and its type when results could depend on step shapes (engine design, section 3). Vectors (norms, biases) may have
+// any type.
+Status CheckExactWeights(std::span<const gguf::TensorInfo> tensors);
+
+NumericsFingerprint FingerprintOf(const EngineSettings& settings, uint32_t context_tokens);
+
+}  // namespace meshnet

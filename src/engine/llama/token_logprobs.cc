@@ -1,0 +1,38 @@
+#include "engine/llama/token_logprobs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace meshnet {
+
+Token HighestToken(std::span<const float> logits) {
+  return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+TokenLogprobs LogprobsOf(std::span<const float> logits, Token token, uint32_t count) {
+  MESHNET_CHECK(token >= 0 && static_cast<size_t>(token) < logits.size());
+  const float highest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (float logit : logits) sum += std::exp(static_cast<double>(logit) - highest);
+  const double log_sum = highest + std::log(sum);
+
+  TokenLogprobs result;
+  result.of_token = static_cast<float>(logits[static_cast<size_t>(token)] - log_sum);
+  std::vector<Token> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const size_t wanted = std::min<size_t>(count, order.size());
+  auto higher = [&](Token a, Token b) {
+    const float la = logits[static_cast<size_t>(a)], lb = logits[static_cast<size_t>(b)];
+    return la != lb ? la > lb : a < b;
+  };
+  std::partial_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(wanted), order.end(), higher);
+  for (size_t i = 0; i < wanted; ++i) {
+    result.top.push_back({order[i], static_cast<float>(logits[static_cast<size_t>(order[i])] - log_sum)});
+  }
+  return result;
+}
+
+}  // namespace meshnet

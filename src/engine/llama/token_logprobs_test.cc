@@ -1,0 +1,31 @@
+#include "engine/llama/token_logprobs.h"
+
+#include <cmath>
+
+#include "gtest/gtest.h"
+
+namespace meshnet {
+namespace {
+
+TEST(TokenLogprobsTest, SumsToOneAndSortsHighestFirst) {
+  const std::vector<float> logits = {1, 3, 3, -1};
+  const TokenLogprobs result = LogprobsOf(logits, 0, 9);
+  ASSERT_EQ(result.top.size(), 4u);
+  EXPECT_EQ(result.top[0].token, 1);
+  EXPECT_EQ(result.top[1].token, 2);
+  EXPECT_EQ(result.top[3].token, 3);
+  EXPECT_FLOAT_EQ(result.of_token, result.top[2].logprob);
+  double sum = 0;
+  for (const TokenLogprob& token : result.top) sum += std::exp(token.logprob);
+  EXPECT_NEAR(sum, 1.0, 1e-6);
+  EXPECT_EQ(HighestToken(logits), 1);
+}
+
+TEST(TokenLogprobsTest, LargeLogitsDoNotOverflow) {
+  const std::vector<float> logits = {3e38f, 1, 0};
+  EXPECT_FLOAT_EQ(LogprobsOf(logits, 0, 0).of_token, 0.0f);
+  EXPECT_TRUE(LogprobsOf(logits, 0, 0).top.empty());
+}
+
+}  // namespace
+}  // namespace meshnet
