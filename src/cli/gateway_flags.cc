@@ -1,14 +1,11 @@
 #include "cli/gateway_flags.h"
 
-#include <unistd.h>
-
 #include <fstream>
 #include <iterator>
 
 #include "base/system_clock.h"
 #include "cli/readiness_http.h"
 #include "cli/report.h"
-#include "gateway/listen_address_http.h"
 
 namespace meshnet::cli {
 namespace {
@@ -72,16 +69,6 @@ Result<TextModelOptions> GatewayFlags::ResolveText(const std::string& vocab_path
   if (!file) return BadConfiguration("--chat-template-file " + chat_template_file_ + " cannot be read");
   options.chat_template.assign(std::istreambuf_iterator<char>(file), {});
   return options;
-}
-
-Status CheckGatewayAddress(const GatewayOptions& options) {
-  Result<gateway::ListenAddress> address = gateway::ParseListenAddress(options.listen);
-  if (!address.ok()) return address.status();
-  Result<gateway::BoundSocket> bound = gateway::BindAndListen(*address);
-  if (!bound.ok()) return bound.status();
-  close(bound->socket);
-  if (bound->loopback || options.insecure || !options.api_key_file.empty()) return OkStatus();
-  return Refused(options.listen + " is reachable from other machines: give --api-key-file, or say --insecure");
 }
 
 Status ServeUntilSignal(meshnet::Gateway& gateway, const GatewayOptions& options, Signals& signals, Duration drain_limit,

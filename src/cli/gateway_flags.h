@@ -27,10 +27,6 @@ class GatewayFlags {
   uint32_t drain_seconds_ = 30;
 };
 
-// Whether the gateway could listen now, before anything slow is done. kBadConfiguration names an address that cannot be bound, kRefused one off
-// loopback without keys.
-Status CheckGatewayAddress(const GatewayOptions& options);
-
 // What serving depends on: a failure ends it. Asked every 200 ms.
 using FailureProbe = std::function<std::optional<Status>()>;
 

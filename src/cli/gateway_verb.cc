@@ -49,7 +49,7 @@ Status CheckVocabulary(const TextModel& text, Route& route, const std::string& v
 
 Status RunGateway(const GatewayWish& wish, const GatewayFlags& flags) {
   GatewayOptions options = flags.Resolve(wish.listen, wish.insecure);
-  Status address = CheckGatewayAddress(options);
+  Status address = meshnet::Gateway::CheckOptions(options);
   if (!address.ok()) return address;
   Result<TextModelOptions> text_options = flags.ResolveText(wish.vocab);
   if (!text_options.ok()) return text_options.status();

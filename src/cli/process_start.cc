@@ -10,6 +10,7 @@
 
 #include "cli/report.h"
 #include "cli/system_signals.h"
+#include "engine/llama/openmp_environment.h"
 
 namespace meshnet::cli {
 namespace {
@@ -27,6 +28,8 @@ void LogToStderr() {
 }  // namespace
 
 int RunMain(int argc, char** argv, int (*body)(int, char**)) {
+  // May start the program once more, so it comes before everything.
+  EnsureOpenMpDoesNotSpin(argv);
   IgnoreBrokenPipes();
   try {
     // Characters and their widths in the terminal.

@@ -50,7 +50,7 @@ Status ServeCluster(EmbeddedCluster& cluster, const OpenedModel& model, const Ga
 Status ServeModel(const ServeWish& wish, const WorkerFlags& worker_flags, const GatewayFlags& gateway_flags, const Arguments& arguments) {
   std::string listen = Address{Address::Kind::kTcp, wish.host, static_cast<uint16_t>(wish.port), ""}.Text();
   GatewayOptions options = gateway_flags.Resolve(listen, wish.insecure);
-  Status address = CheckGatewayAddress(options);
+  Status address = meshnet::Gateway::CheckOptions(options);
   if (!address.ok()) return address;
   // Settings are judged before a large file is touched.
   Result<WorkerSettings> settings = worker_flags.Resolve(arguments, {}, 0);
