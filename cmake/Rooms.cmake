@@ -1,7 +1,7 @@
 # meshnet_room(NAME [DEPS ...] [PRIVATE_DEPS ...]): one library per folder from its *.cc, and one test program from its *_test.cc.
 # A room links only rooms of lower rows, so an include that points upward does not compile.
 # g++ 12 sees an overlap in every `"text" + std::string(…)` that it inlines (GCC bug 105329), hence no -Wrestrict.
-set(MESHNET_WARNINGS -Wall -Wextra -Wshadow=local -Wnon-virtual-dtor -Woverloaded-virtual -Werror
+set(MESHNET_WARNINGS -Wall -Wextra -Wshadow$<$<CXX_COMPILER_ID:GNU>:=local> -Wnon-virtual-dtor -Woverloaded-virtual -Werror
     $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 set(MESHNET_SANITIZE "" CACHE STRING "Sanitizers for our own code (llama.cpp stays plain): address,undefined or thread")
 
