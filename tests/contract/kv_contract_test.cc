@@ -265,6 +265,18 @@ TEST(KvContractTest, K13ReleaseOfARunningStepIsDeferred) {
   EXPECT_EQ(kv("settle s1 ok step=1"), "refused cancelled removes=0");
   EXPECT_EQ(kv("release s1 epoch=1"), "not-found, nothing changed");
   EXPECT_EQ(kv("open s2 epoch=1 reserve=16"), "accepted seq=0 past=0 next_step=1 credit=4");
+
+  // Opened again at the same epoch meanwhile, with a step of the same number: two lives, told apart.
+  Kv again("config sessions=2 context=64 budget=64");
+  again("open s1 epoch=1 reserve=16");
+  again("step s1 epoch=1 step=1 start=0 tokens=1");
+  again("start s1 step=1");
+  again("release s1 epoch=1");
+  EXPECT_EQ(again("open s1 epoch=1 reserve=16"), "accepted seq=1 past=0 next_step=1 credit=4");
+  again("step s1 epoch=1 step=1 start=0 tokens=2 content=1");
+  EXPECT_EQ(again("start s1 step=1"), "executing seq=1 start=0");
+  EXPECT_EQ(again("settle s1 ok step=1"), "refused cancelled past=0 next_step=2 removes=0") << "the older one";
+  EXPECT_EQ(again("settle s1 ok step=1"), "past=2");
 }
 
 TEST(KvContractTest, K14TheOwnerHearsWhyItsSessionEnded) {
