@@ -30,6 +30,7 @@ enum class WindowlessRange {
 enum class Quirk {
   kNone,
   kDeepseek2Lite,  // 26, 27 or 48 layers: no query LoRA; 47 or 48: another gating default
+  kMinicpmScale,   // the default residual scale is 1.4 / sqrt(layers)
 };
 
 struct ArchitectureRule {
@@ -40,11 +41,13 @@ struct ArchitectureRule {
   bool window_dense_first = false;                // the full layer is the first of a period, not the last
   WindowlessRange windowless = WindowlessRange::kRefuse;
   bool uneven_layers = false;                     // head counts and feed-forward widths may differ from layer to layer
-  bool output_demanded = false;                   // output.weight must be there, even where the model could be tied
+  bool output_demanded = false;                   // stock code has no fallback for a missing output.weight
+  bool scales_embedding = false;                  // has a default for "embedding_scale" other than none
   uint32_t positions_per_token = 1;               // 4: M-RoPE, for injected rows
   std::string_view boundary = "l_out";            // the graph's name for the rows that leave a layer
   Quirk quirk = Quirk::kNone;
   std::span<const uint32_t> special_lengths = {}; // layer counts at which the code changes behaviour: never a cut model's, nor a range's
+  uint32_t layers_max = UINT32_MAX;               // larger models of the architecture have other tensors
 };
 
 // Null when the architecture is not certified.
@@ -60,6 +63,8 @@ std::string BoundaryTensor(const ArchitectureRule& rule, uint32_t layer);
 // Whether an array under `key` has one element per layer. A match by length would slice the 4-entry rope.dimension_sections of a 4-layer
 // model too.
 bool IsPerLayerKey(std::string_view key, std::string_view architecture);
+// The array that injects image features into layers: harmless only while it is -1 everywhere.
+bool IsDeepstackMapping(std::string_view key, std::string_view architecture);
 // Whether an array under "ARCH.*" is known to have nothing to do with layers.
 bool IsModelWideArray(std::string_view key, std::string_view architecture);
 

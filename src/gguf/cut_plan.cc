@@ -14,14 +14,18 @@ namespace meshnet::gguf {
 namespace {
 
 // What a tensor outside the layers is for.
-enum class Role { kEveryStage, kTokenInput, kPositionInput, kOutput, kOutputScale, kUnknown };
+enum class Role { kEveryStage, kTokenInput, kPositionInput, kOutput, kTailOnly, kUnknown };
 
 Role RoleOf(std::string_view name) {
   if (name == "rope_freqs.weight" || name == "rope_factors_long.weight" || name == "rope_factors_short.weight") return Role::kEveryStage;
   if (name == "token_embd.weight") return Role::kTokenInput;
   if (name == "position_embd.weight") return Role::kPositionInput;
   if (name == "output.weight" || name == "output.bias" || name == "output_norm.weight" || name == "output_norm.bias") return Role::kOutput;
-  if (name == "output.scale" || name == "output.input_scale") return Role::kOutputScale;
+  // Behind the output, and nowhere demanded: scales of its type, and heads that rerankers and embedding models have.
+  for (std::string_view known : {"output.scale", "output.input_scale", "cls.weight", "cls.bias", "cls.output.weight", "cls.output.bias",
+                                 "cls.norm.weight", "dense_2.weight", "dense_2.bias", "dense_3.weight"}) {
+    if (name == known) return Role::kTailOnly;
+  }
   return Role::kUnknown;
 }
 
@@ -91,7 +95,7 @@ class TensorPlanner {
           VocabularyHole(tensor);
         }
         return;
-      case Role::kOutputScale:
+      case Role::kTailOnly:
         if (tail_) Keep(tensor, tensor.name);
         return;
       case Role::kEveryStage:
@@ -137,6 +141,10 @@ std::string WholeModelRefusal(const ModelShape& shape) {
   if (std::find(rule->special_lengths.begin(), rule->special_lengths.end(), shape.layer_count) != rule->special_lengths.end()) {
     return Named(shape) + " with " + std::to_string(shape.layer_count) + " layers is not cut: llama.cpp treats exactly this layer count differently";
   }
+  if (shape.layer_count > rule->layers_max) {
+    return Named(shape) + " with " + std::to_string(shape.layer_count) + " layers is not cut: models of more than " +
+           std::to_string(rule->layers_max) + " layers have tensors that shorter ones may not have";
+  }
   return "";
 }
 
@@ -153,6 +161,10 @@ std::string UnknownParts(const ModelFile& file, const ModelShape& shape) {
   const ArchitectureRule* rule = FindArchitecture(shape.architecture);
   for (const MetadataEntry& entry : file.metadata()) {
     if (entry.type != ValueType::kArray || !entry.key.starts_with(shape.architecture + ".")) continue;
+    if (IsDeepstackMapping(entry.key, shape.architecture)) {
+      if (entry.Integer() == -1 && IsUniform(entry, entry.count)) continue;
+      return "\"" + Printable(entry.key) + "\" injects image features into layers, which a cut cannot follow";
+    }
     const bool per_layer = IsPerLayerKey(entry.key, shape.architecture);
     if (per_layer == (entry.element_type == ValueType::kString) && !IsModelWideArray(entry.key, shape.architecture)) {
       return "the cut rules do not know the array \"" + Printable(entry.key) + "\"";

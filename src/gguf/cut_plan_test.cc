@@ -59,9 +59,8 @@ class CutPlanTest : public testing::Test {
       }
     }
     if (!heads) metadata.push_back(MetadataEntry::Uint32(architecture + ".attention.head_count", 2));
-    std::vector<TensorLayout> tensors = {{"token_embd.weight", 41, {128, vocabulary}, 18 * vocabulary}, {"output_norm.weight", 0, {64}, 256}};
-    tensors[0].dims[0] = 64;
-    tensors[0].type = 42;  // q2_0: one block a row
+    // q2_0: one block a row.
+    std::vector<TensorLayout> tensors = {{"token_embd.weight", 42, {64, vocabulary}, 18 * vocabulary}, {"output_norm.weight", 0, {64}, 256}};
     for (uint32_t i = 0; i < layers; ++i) tensors.push_back({"blk." + std::to_string(i) + ".attn_norm.weight", 0, {64}, 256});
     return OpenHeader(metadata, tensors);
   }
@@ -282,7 +281,59 @@ TEST_F(CutPlanTest, ArchitecturesThatAreNotCertifiedAreRefusedByName) {
   EXPECT_NE(RefusalReason("gemma4"), RefusalReason("never-heard-of"));
 }
 
+// Every row: each range between legal cuts plans or is refused with a reason, and a cut that is not legal is refused by number.
+TEST_F(CutPlanTest, EveryCertifiedArchitectureIsWalked) {
+  std::set<std::string_view> names;
+  for (const ArchitectureRule& rule : CertifiedArchitectures()) {
+    SCOPED_TRACE(std::string(rule.name));
+    EXPECT_TRUE(names.insert(rule.name).second);
+    const std::string name(rule.name);
+    std::vector<MetadataEntry> keys;
+    if (rule.window != WindowRule::kNone) keys.push_back(MetadataEntry::Uint32(name + ".attention.sliding_window", 16));
+    const ModelFile file = Skeleton(name, 8, keys);
+    const ModelShape shape = Shape(file);
+    const LegalCuts legal = FindLegalCuts(file, shape);
+    EXPECT_EQ(legal.cuts.size(), 8 / rule.cut_step - (8 % rule.cut_step == 0 ? 1 : 0));
+    EXPECT_EQ(legal.reason.empty(), rule.cut_step == 1);
+    for (uint32_t begin = 0; begin < 8; ++begin) {
+      for (uint32_t end = begin + 1; end <= 8; ++end) {
+        const Result<ShardPlan> plan = PlanShard(file, shape, {begin, end});
+        const bool on_step = begin % rule.cut_step == 0 && (end == 8 || end % rule.cut_step == 0);
+        if (!on_step) {
+          EXPECT_EQ(plan.status().code(), StatusCode::kRefused);
+        } else if (!plan.ok()) {
+          EXPECT_NE(plan.status().message().find("no sliding-window layer"), std::string::npos) << plan.status().message();
+          EXPECT_EQ(rule.windowless, WindowlessRange::kRefuse);
+        } else {
+          EXPECT_EQ(Find(*plan, name + ".embedding_scale") != nullptr, rule.scales_embedding && begin != 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CutPlanTest, ScalesOfTheWholeModelAreWrittenDown) {
+  const ModelFile file = Skeleton("minicpm", 4, {});
+  EXPECT_FLOAT_EQ(static_cast<float>(Find(Plan(file, {0, 2}), "minicpm.residual_scale")->Real().value()), 0.7f);
+  EXPECT_EQ(Find(Plan(file, {2, 4}), "minicpm.embedding_scale")->Real(), 1.0);
+  const ModelFile granite = Skeleton("granite", 4, {MetadataEntry::Float32("granite.embedding_scale", 12.0f)});
+  EXPECT_EQ(Find(Plan(granite, {0, 2}), "granite.embedding_scale")->Real(), 12.0);
+  EXPECT_EQ(Find(Plan(granite, {2, 4}), "granite.embedding_scale")->Real(), 1.0);
+}
+
+TEST_F(CutPlanTest, ImageFeaturesInLayersAreRefused) {
+  const auto mapping = [](std::vector<uint32_t> values) {
+    MetadataEntry entry = MetadataEntry::Uint32Array("granite.deepstack_mapping", values);
+    entry.element_type = ValueType::kInt32;
+    return entry;
+  };
+  EXPECT_EQ(Refusal(Skeleton("granite", 2, {mapping(std::vector<uint32_t>(512, UINT32_MAX))}), {0, 1}), "it was planned");
+  EXPECT_NE(Refusal(Skeleton("granite", 2, {mapping({UINT32_MAX, 0})}), {0, 1}).find("deepstack_mapping"), std::string::npos);
+}
+
 TEST_F(CutPlanTest, LayerCountsThatChangeTheModelAreRefused) {
+  EXPECT_NE(Refusal(Skeleton("command-r", 64, {}), {0, 32}).find("64 layers"), std::string::npos);
+  EXPECT_EQ(Refusal(Skeleton("command-r", 63, {}), {0, 32}), "it was planned");
   const ModelFile file = Skeleton("gemma3", 62, {});
   EXPECT_NE(Refusal(file, {0, 31}).find("62 layers"), std::string::npos);
   const ModelFile longer = Skeleton("gemma3", 64, {});

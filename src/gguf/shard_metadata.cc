@@ -1,6 +1,7 @@
 #include "gguf/shard_metadata.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "gguf/architecture_table.h"
 #include "gguf/shard_keys.h"
@@ -97,7 +98,8 @@ class MetadataPlanner {
       if (file_.Find(Key("rope.dimension_count")) == nullptr) Replace("rope.dimension_count", key_length);
     }
     // Injected rows are scaled like embeddings.
-    if (range_.begin != 0 && file_.Find(Key("embedding_scale")) != nullptr) {
+    const bool scaled = FindArchitecture(shape_.architecture)->scales_embedding || file_.Find(Key("embedding_scale")) != nullptr;
+    if (range_.begin != 0 && scaled) {
       replacements_.push_back(MetadataEntry::Float32(Key("embedding_scale"), 1.0f));
     }
   }
@@ -117,6 +119,10 @@ class MetadataPlanner {
   }
 
   void ReplaceQuirks() {
+    if (HasQuirk(shape_, Quirk::kMinicpmScale) && file_.Find(Key("residual_scale")) == nullptr) {
+      const float scale = 1.4f / std::sqrt(static_cast<float>(shape_.layer_count));
+      replacements_.push_back(MetadataEntry::Float32(Key("residual_scale"), scale));
+    }
     if (!HasQuirk(shape_, Quirk::kDeepseek2Lite)) return;
     if (IsDeepseekLite(shape_.layer_count, shape_.vocabulary_size)) Replace("attention.q_lora_rank", 0);
     if (file_.Integer(Key("expert_gating_func")).value_or(0) == 0) {
