@@ -59,26 +59,101 @@ std::vector<bool> NullableRules(const std::vector<std::vector<GrammarElement>>& 
   return nullable;
 }
 
-// Per rule: the rules that can stand at its beginning, repeated as often as they do.
-std::vector<std::vector<uint32_t>> LeftmostRules(const std::vector<std::vector<GrammarElement>>& rules) {
-  const std::vector<bool> nullable = NullableRules(rules);
-  std::vector<std::vector<uint32_t>> leftmost(rules.size());
+// Rules with an alternative that is written empty: behind references to others, llama.cpp does not look for left recursion.
+std::vector<bool> WrittenEmpty(const std::vector<std::vector<GrammarElement>>& rules) {
+  std::vector<bool> empty(rules.size(), false);
   for (size_t rule = 0; rule < rules.size(); ++rule) {
     bool at_beginning = true;
     for (const GrammarElement& element : rules[rule]) {
+      if (Ends(element.kind) && at_beginning) empty[rule] = true;
+      at_beginning = Ends(element.kind);
+    }
+  }
+  return empty;
+}
+
+// "The rule can begin with `rule`." `grows`: something follows it, so that a way back to itself piles up stacks without end; a way back without
+// that, as in `(a? b?)*`, is harmless, since llama.cpp keeps equal stacks once.
+struct Beginning {
+  uint32_t rule;
+  bool grows;
+};
+
+// Per rule: the rules that can stand at its beginning, repeated as often as they do. `passable` rules may be nothing.
+std::vector<std::vector<Beginning>> LeftmostRules(const std::vector<std::vector<GrammarElement>>& rules, const std::vector<bool>& passable) {
+  std::vector<std::vector<Beginning>> leftmost(rules.size());
+  for (size_t rule = 0; rule < rules.size(); ++rule) {
+    bool at_beginning = true;
+    for (size_t i = 0; i < rules[rule].size(); ++i) {
+      const GrammarElement& element = rules[rule][i];
       if (Ends(element.kind)) {
         at_beginning = true;
       } else if (at_beginning) {
-        if (element.kind == Kind::kRule) leftmost[rule].push_back(element.value);
-        at_beginning = element.kind == Kind::kRule && nullable[element.value];
+        if (element.kind == Kind::kRule) leftmost[rule].push_back({element.value, !Ends(rules[rule][i + 1].kind)});
+        at_beginning = element.kind == Kind::kRule && passable[element.value];
       }
     }
   }
   return leftmost;
 }
 
+// Groups of rules that can begin with each other (Tarjan's algorithm without recursion): the number of each rule's group.
+std::vector<uint32_t> FindGroups(const std::vector<std::vector<Beginning>>& leftmost) {
+  constexpr uint32_t kNone = UINT32_MAX;
+  std::vector<uint32_t> group(leftmost.size(), kNone), index(leftmost.size(), kNone), low(leftmost.size(), 0), open;
+  struct Visit {
+    uint32_t rule;
+    size_t next;
+  };
+  std::vector<Visit> path;
+  uint32_t next_index = 0, next_group = 0;
+  const auto enter = [&](uint32_t rule) {
+    index[rule] = low[rule] = next_index++;
+    open.push_back(rule);
+    path.push_back({rule, 0});
+  };
+  for (uint32_t start = 0; start < leftmost.size(); ++start) {
+    if (index[start] == kNone) enter(start);
+    while (!path.empty()) {
+      Visit& visit = path.back();
+      const uint32_t rule = visit.rule;
+      if (visit.next < leftmost[rule].size()) {
+        const uint32_t child = leftmost[rule][visit.next++].rule;
+        if (index[child] == kNone) {
+          enter(child);
+        } else if (group[child] == kNone) {
+          low[rule] = std::min(low[rule], index[child]);
+        }
+        continue;
+      }
+      path.pop_back();
+      if (!path.empty()) low[path.back().rule] = std::min(low[path.back().rule], low[rule]);
+      if (low[rule] != index[rule]) continue;
+      for (uint32_t member = kNone; member != rule; open.pop_back()) {
+        member = open.back();
+        group[member] = next_group;
+      }
+      ++next_group;
+    }
+  }
+  return group;
+}
+
+// llama.cpp's expansion would never end.
+Status CheckGrowth(const std::vector<std::vector<Beginning>>& leftmost) {
+  const std::vector<uint32_t> group = FindGroups(leftmost);
+  for (uint32_t rule = 0; rule < leftmost.size(); ++rule) {
+    for (const Beginning& child : leftmost[rule]) {
+      if (child.grows && group[child.rule] == group[rule]) {
+        return Refused("the grammar cannot be used: a rule can begin with itself (left recursion)");
+      }
+    }
+  }
+  return OkStatus();
+}
+
 // Depth-first over left-most rules without recursion: finds left recursion, the longest chain and the number of ways down.
-Status CheckLeftmost(const std::vector<std::vector<uint32_t>>& leftmost, const GrammarBounds& bounds) {
+Status CheckLeftmost(const std::vector<std::vector<Beginning>>& leftmost, const GrammarBounds& bounds) {
   enum class Mark : uint8_t { kNew, kOpen, kDone };
   struct Visit {
     uint32_t rule;
@@ -97,7 +172,7 @@ Status CheckLeftmost(const std::vector<std::vector<uint32_t>>& leftmost, const G
     while (!path.empty()) {
       Visit& visit = path.back();
       if (visit.next < leftmost[visit.rule].size()) {
-        const uint32_t child = leftmost[visit.rule][visit.next++];
+        const uint32_t child = leftmost[visit.rule][visit.next++].rule;
         if (marks[child] == Mark::kOpen) return Refused("the grammar cannot be used: a rule can begin with itself (left recursion)");
         if (marks[child] == Mark::kNew) {
           marks[child] = Mark::kOpen;
@@ -106,9 +181,9 @@ Status CheckLeftmost(const std::vector<std::vector<uint32_t>>& leftmost, const G
         continue;
       }
       const uint32_t rule = visit.rule;
-      for (uint32_t child : leftmost[rule]) {
-        chain[rule] = std::max(chain[rule], chain[child] + 1);
-        ways[rule] = std::min(ways[rule] + ways[child], bounds.visits_max + 1);
+      for (const Beginning& child : leftmost[rule]) {
+        chain[rule] = std::max(chain[rule], chain[child.rule] + 1);
+        ways[rule] = std::min(ways[rule] + ways[child.rule], bounds.visits_max + 1);
       }
       if (chain[rule] > bounds.chain_max) {
         return Refused("the grammar cannot be used: more than " + std::to_string(bounds.chain_max) + " rules begin with each other");
@@ -148,8 +223,10 @@ Status CheckGrammar(std::string_view text, const GrammarBounds& bounds, const Is
   if (text.starts_with("%llguidance")) return Refused("the grammar cannot be used: llguidance is not built in");
   Result<GrammarRules> rules = ReadGrammar(text, bounds.text, is_token);
   if (!rules.ok()) return rules.status();
-  const Status leftmost = CheckLeftmost(LeftmostRules(rules->rules), bounds);
+  const Status leftmost = CheckLeftmost(LeftmostRules(rules->rules, WrittenEmpty(rules->rules)), bounds);
   if (!leftmost.ok()) return leftmost;
+  const Status growth = CheckGrowth(LeftmostRules(rules->rules, NullableRules(rules->rules)));
+  if (!growth.ok()) return growth;
   return CheckReadings(*rules, bounds);
 }
 

@@ -57,6 +57,8 @@ ws ::= | " " | "\n" [ \t]{0,20}
       {"escapes", R"(root ::= "\n\t\r\\\"\x41\u00e4\U0001F600" [\]\-a-z])", ""},
       {"new line inside a group", "root ::= (\"a\" |\n (\"b\"){\n2 })\n", ""},
       {"right recursion", "root ::= \"a\" root | \"b\"", ""},
+      {"repetition of what may be nothing", "root ::= (call? space)+\ncall ::= \"<call>\" space\nspace ::= | \" \" | \"\\n\"{1,2}", ""},
+      {"star of a rule that may be nothing", "root ::= ws* \"a\"\nws ::= [ ]*", ""},
       {"empty", "", "no rule \"root\""},
       {"no root", "start ::= \"a\"", "no rule \"root\""},
       {"undefined rule", "root ::= missing", "not defined"},
