@@ -10,18 +10,9 @@
 #include "engine/engine.h"
 #include "protocol/describe.h"
 #include "wire/tls_options.h"
+#include "worker/hot_kv_settings.h"
 
 namespace meshnet {
-
-// The four MESHNET_HOT_KV_* settings, checked: kBadConfiguration names the variable and its allowed range.
-struct HotKvSettings {
-  uint32_t sessions_max = 8;       // 1..256
-  uint32_t context_tokens = 4096;  // 1..1048576
-  uint32_t budget_tokens = 32768;  // context_tokens..16777216
-  uint64_t ttl_seconds = 600;      // 1..31536000
-};
-// Reads the environment through `get` (nullptr: unset). A value that is not a positive number, or a context above the budget, is refused.
-Result<HotKvSettings> ReadHotKvSettings(const std::function<const char*(const char*)>& get);
 
 struct ShardWorkerOptions {
   std::string listen = "127.0.0.1:7070";  // port 0: any; "unix:/path"

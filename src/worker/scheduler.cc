@@ -1,0 +1,120 @@
+#include "worker/scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace meshnet {
+namespace {
+
+constexpr uint32_t kBackoffMax = 32;
+// Below this a wait costs more than the stragglers would save.
+constexpr Duration kGatherMin = std::chrono::microseconds(50);
+
+}  // namespace
+
+void Scheduler::Queue(const kv::Ticket& ticket, StepShape shape) {
+  SessionQueue& queue = sessions_[ticket.key];
+  if (queue.steps.empty()) queue.place = next_place_++;
+  queue.steps.push_back({ticket, shape});
+}
+
+void Scheduler::Drop(const kv::Ticket& ticket) {
+  auto session = sessions_.find(ticket.key);
+  if (session == sessions_.end()) return;
+  std::erase_if(session->second.steps, [&](const Queued& step) { return step.ticket == ticket; });
+  if (session->second.steps.empty()) sessions_.erase(session);
+}
+
+std::vector<const Scheduler::SessionQueue*> Scheduler::Ready(StepShape shape) const {
+  std::vector<const SessionQueue*> ready;
+  for (const auto& [key, queue] : sessions_) {
+    if (queue.steps.front().shape == shape) ready.push_back(&queue);
+  }
+  std::ranges::sort(ready, {}, &SessionQueue::place);
+  return ready;
+}
+
+size_t Scheduler::Expected() const {
+  std::vector<SessionKey> all;
+  std::ranges::set_union(recent_[0], recent_[1], std::back_inserter(all));
+  return std::min<size_t>(all.size(), config_.decode_rows_max);
+}
+
+Duration Scheduler::GatherBound() const {
+  auto share = std::chrono::duration_cast<Duration>(last_decode_ * config_.gather_share);
+  return std::min(config_.gather_max, share);
+}
+
+bool Scheduler::Gathers(size_t ready, Time now) {
+  if (ready >= Expected() || skip_batches_ > 0 || GatherBound() < kGatherMin) return false;
+  if (!gather_until_) gather_until_ = now + GatherBound();
+  return now < *gather_until_;
+}
+
+Scheduler::Plan Scheduler::Next(Time now) {
+  std::vector<const SessionQueue*> decodes = Ready(StepShape::kDecode);
+  std::vector<const SessionQueue*> chunks = Ready(StepShape::kChunk);
+  Plan plan;
+  const bool decode_turn = !decodes.empty() && (chunks.empty() || last_ran_ == StepShape::kChunk);
+  if (decode_turn) {
+    if (Gathers(decodes.size(), now)) {
+      plan.verdict = Plan::Verdict::kWait;
+      plan.until = *gather_until_;
+      return plan;
+    }
+    plan.verdict = Plan::Verdict::kRun;
+    plan.shape = StepShape::kDecode;
+    decodes.resize(std::min<size_t>(decodes.size(), config_.decode_rows_max));
+    for (const SessionQueue* queue : decodes) plan.tickets.push_back(queue->steps.front().ticket);
+  } else if (!chunks.empty()) {
+    plan.verdict = Plan::Verdict::kRun;
+    plan.shape = StepShape::kChunk;
+    plan.tickets.push_back(chunks.front()->steps.front().ticket);
+  }
+  return plan;
+}
+
+void Scheduler::Started(const Plan& plan) {
+  for (const kv::Ticket& ticket : plan.tickets) {
+    auto session = sessions_.find(ticket.key);
+    MESHNET_CHECK(session != sessions_.end() && session->second.steps.front().ticket == ticket);
+    session->second.steps.pop_front();
+    session->second.place = next_place_++;
+    if (session->second.steps.empty()) sessions_.erase(session);
+  }
+  last_ran_ = plan.shape;
+}
+
+void Scheduler::Finished(const Plan& plan, Duration took) {
+  if (plan.shape != StepShape::kDecode) return;
+  const bool complete = plan.tickets.size() >= Expected();
+  if (skip_batches_ > 0) {
+    --skip_batches_;
+  } else if (complete) {
+    backoff_ = 0;
+  } else if (gather_until_) {
+    backoff_ = std::clamp<uint32_t>(backoff_ * 2, 1, kBackoffMax);
+    skip_batches_ = backoff_;
+  }
+  gather_until_.reset();
+  regathered_ = false;
+  last_decode_ = took;
+  recent_[1] = std::move(recent_[0]);
+  recent_[0].clear();
+  for (const kv::Ticket& ticket : plan.tickets) recent_[0].push_back(ticket.key);
+  std::ranges::sort(recent_[0]);
+}
+
+bool Scheduler::RegatherAfterTurn(Time now) {
+  if (regathered_ || skip_batches_ > 0 || GatherBound() < kGatherMin) return false;
+  const Plan plan = Next(now);
+  const bool misses_some = plan.verdict == Plan::Verdict::kWait ||
+                           (plan.verdict == Plan::Verdict::kRun && plan.shape == StepShape::kDecode && plan.tickets.size() < Expected());
+  if (!misses_some) return false;
+  regathered_ = true;
+  gather_until_ = now + GatherBound();
+  return true;
+}
+
+}  // namespace meshnet
