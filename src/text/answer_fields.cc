@@ -74,16 +74,14 @@ struct NumberField {
   double min;
   double max;
 };
-constexpr double kLowest = std::numeric_limits<double>::lowest();
-constexpr double kHighest = std::numeric_limits<double>::max();
+// What the last worker's sampler takes (engine/llama/sampling_bounds.cc), so that the client hears of it by name.
+constexpr double kBig = 1e6;
 constexpr NumberField kNumbers[] = {
-    {"temperature", 0, kHighest},        {"dynatemp_range", kLowest, kHighest},    {"dynatemp_exponent", kLowest, kHighest}, {"top_p", 0, 1},
-    {"min_p", 0, 1},                     {"top_n_sigma", kLowest, kHighest},       {"typical_p", 0, kHighest},               {"xtc_probability", 0, 1},
-    {"xtc_threshold", 0, 1},             {"presence_penalty", kLowest, kHighest},  {"frequency_penalty", kLowest, kHighest}, {"dry_multiplier", 0, kHighest},
-    {"dry_base", 1, kHighest},           {"mirostat_tau", kLowest, kHighest},      {"mirostat_eta", kLowest, kHighest},      {"adaptive_target", kLowest, 1},
-    {"adaptive_decay", 0, 0.99},
-    // Both the penalty and its inverse must be finite: llama.cpp's sampler throws otherwise.
-    {"repeat_penalty", 1e-30, 1e30},
+    {"temperature", 0, kBig},     {"dynatemp_range", 0, kBig},      {"dynatemp_exponent", 0, 100},    {"top_p", 0, 1},
+    {"min_p", 0, 1},              {"top_n_sigma", -kBig, kBig},     {"typical_p", 0, kBig},           {"xtc_probability", 0, 1},
+    {"xtc_threshold", 0, 1},      {"presence_penalty", -kBig, kBig}, {"frequency_penalty", -kBig, kBig}, {"dry_multiplier", 0, kBig},
+    {"dry_base", 1, kBig},        {"mirostat_tau", 0, kBig},        {"mirostat_eta", 0, kBig},        {"adaptive_target", -kBig, 1},
+    {"adaptive_decay", 0, 0.99},  {"repeat_penalty", 1e-6, kBig},
 };
 
 struct IntegerField {
@@ -92,8 +90,8 @@ struct IntegerField {
   int64_t max;
 };
 constexpr IntegerField kIntegers[] = {
-    {"top_k", -1, INT32_MAX}, {"min_keep", 0, INT32_MAX}, {"repeat_last_n", 0, INT32_MAX}, {"dry_penalty_last_n", 0, INT32_MAX},
-    {"dry_allowed_length", 0, INT32_MAX}, {"mirostat", 0, 2},
+    {"top_k", -1, INT32_MAX}, {"min_keep", 0, 1'000'000}, {"repeat_last_n", 0, INT32_MAX}, {"dry_penalty_last_n", 0, INT32_MAX},
+    {"dry_allowed_length", 0, 1 << 24}, {"mirostat", 0, 2},
 };
 
 // Names and letters of llama.cpp's samplers (common/sampling.cpp).
@@ -173,7 +171,7 @@ void ReadSamplers(FieldReader& fields, ordered_json* sampling) {
   const auto known = [](const ordered_json& name) {
     return name.is_string() && std::find(kSamplerNames.begin(), kSamplerNames.end(), name.get_ref<const std::string&>()) != kSamplerNames.end();
   };
-  constexpr size_t kSamplersMax = 64;
+  constexpr size_t kSamplersMax = 32;
   // An empty chain cannot be told from the default one in SamplingParams.
   if (samplers->empty()) return fields.FailField("samplers", "must not be empty.");
   if (samplers->is_string() && samplers->get_ref<const std::string&>().empty()) return fields.FailField("samplers", "must not be empty.");
@@ -199,7 +197,8 @@ void ReadBreakers(FieldReader& fields, ordered_json* sampling) {
   const ordered_json* breakers = fields.Array("dry_sequence_breakers", 64);
   if (breakers == nullptr) return;
   const bool strings = std::all_of(breakers->begin(), breakers->end(), [](const ordered_json& breaker) {
-    return breaker.is_string() && !breaker.get_ref<const std::string&>().empty() && breaker.get_ref<const std::string&>().size() <= 64;
+    return breaker.is_string() && !breaker.get_ref<const std::string&>().empty() && breaker.get_ref<const std::string&>().size() <= 64 &&
+           breaker.get_ref<const std::string&>().find('\0') == std::string::npos;
   });
   if (breakers->empty() || !strings) return fields.FailField("dry_sequence_breakers", "must be an array of 1 to 64 strings of at most 64 bytes.");
   (*sampling)["dry_sequence_breakers"] = *breakers;

@@ -10,9 +10,10 @@
 
 namespace meshnet::text {
 
+// Not above those of the last worker (engine/llama/grammar_syntax.h), which also follows how many readings a text may have.
 struct GrammarBounds {
-  size_t bytes_max = 1u << 20;
-  size_t depth_max = 300;            // parentheses; a schema's property names nest one a letter
+  size_t bytes_max = 256u << 10;
+  size_t depth_max = 128;            // parentheses
   size_t elements_max = 400'000;     // after repetitions are written out
   size_t repetitions_max = 2000;     // llama.cpp's own limit; above it, it would drop an upper bound silently
   size_t chain_max = 1000;           // rules that begin with each other: llama.cpp recurses along them

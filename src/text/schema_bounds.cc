@@ -357,6 +357,10 @@ void Walk::VisitObject(ordered_json* schema, const std::string& path, size_t dep
       property = Visit(property, path + ".properties." + name, depth + 1);
     }
   }
+  const bool open = schema->contains("additionalProperties") && (*schema)["additionalProperties"] != false;
+  if (open && std::any_of(names.begin(), names.end(), [&](const std::string& name) { return name.size() > bounds_.excluded_name_bytes_max; })) {
+    return Fail(path + ".properties", "has a name of more than " + std::to_string(bounds_.excluded_name_bytes_max) + " bytes beside \"additionalProperties\".");
+  }
   if (schema->contains("additionalProperties") && !(*schema)["additionalProperties"].is_boolean()) {
     (*schema)["additionalProperties"] = Visit((*schema)["additionalProperties"], path + ".additionalProperties", depth + 1);
   }

@@ -17,6 +17,7 @@ struct SchemaBounds {
   size_t properties_max = 256;        // of one object: llama.cpp needs cubic time for optional ones
   size_t values_max = 2000;           // of one enum
   size_t name_bytes_max = 256;        // of a property
+  size_t excluded_name_bytes_max = 100;  // of one beside which others are allowed: the grammar nests one parenthesis a letter
   int64_t count_max = 2000;           // of minLength, maxItems, …: beyond it, llama.cpp drops the bound
 };
 

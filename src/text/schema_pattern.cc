@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "text/visible_text.h"
+
 namespace meshnet::text {
 namespace {
 
@@ -199,13 +201,7 @@ class Rewriter {
     return number;
   }
 
-  uint32_t NextCodePoint() {
-    const uint8_t first = static_cast<uint8_t>(text_[at_++]);
-    const int more = first < 0xC0 ? 0 : first < 0xE0 ? 1 : first < 0xF0 ? 2 : 3;
-    uint32_t code_point = more == 0 ? first : first & (0x3Fu >> more);
-    for (int i = 0; i < more && at_ < text_.size(); ++i) code_point = code_point << 6 | (static_cast<uint8_t>(text_[at_++]) & 0x3Fu);
-    return code_point;
-  }
+  uint32_t NextCodePoint() { return text::NextCodePoint(text_, &at_); }
 
   bool ReadHex(size_t digits, Class* set) {
     uint32_t code_point = 0;

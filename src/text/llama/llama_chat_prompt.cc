@@ -181,10 +181,7 @@ std::variant<std::vector<Token>, ApiError> TokenizePrompt(const LlamaVocabulary&
     }
     if (!vocabulary.has_tokenizer()) return NoTokenizer(param);
     const std::string& text = std::get<std::string>(pieces[i]);
-    if (vocabulary.piece_bytes_max()) {
-      const size_t tokens_min = text.size() / *vocabulary.piece_bytes_max();
-      if (tokens_min > context_tokens) return ContextExceeded(tokens_min, context_tokens);
-    }
+    if (const size_t tokens_min = vocabulary.TokensAtLeast(text); tokens_min > context_tokens) return ContextExceeded(tokens_min, context_tokens);
     // As llama-server: special tokens in the text count, and only the first piece gets what the model wants in front.
     const auto beginning = i == 0 ? LlamaVocabulary::BeginningOfText::kAsTheModelAsks : LlamaVocabulary::BeginningOfText::kNo;
     const auto piece = vocabulary.Tokenize(text, beginning, true);

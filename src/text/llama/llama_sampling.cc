@@ -14,6 +14,9 @@
 namespace meshnet::text {
 namespace {
 
+// What the last worker takes (engine/llama/sampling_bounds.h).
+constexpr size_t kGenerationPromptBytesMax = 64u << 10;
+
 struct SamplerDeleter {
   void operator()(llama_sampler* sampler) const { llama_sampler_free(sampler); }
 };
@@ -108,6 +111,12 @@ void ReadRecommendedSampling(const LlamaVocabulary& vocabulary, common_params_sa
 }
 
 std::optional<ApiError> CheckConstraint(const LlamaVocabulary& vocabulary, const common_params_sampling& sampling, const std::string& param) {
+  if (sampling.generation_prompt.size() > kGenerationPromptBytesMax) {
+    return BadRequest("messages", "The last message, which the answer is to continue, has more than " + std::to_string(kGenerationPromptBytesMax) + " bytes.");
+  }
+  if (sampling.generation_prompt.find('\0') != std::string::npos) {
+    return BadRequest("messages", "The last message, which the answer is to continue, has a NUL character.");
+  }
   const std::string& grammar = sampling.grammar.grammar;
   if (grammar.empty()) return std::nullopt;
   const std::string subject = param == "grammar" ? "The grammar " : "The grammar made from \"" + param + "\" ";

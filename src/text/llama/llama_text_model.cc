@@ -272,6 +272,23 @@ ordered_json LlamaTextModel::Props() const {
   return props;
 }
 
+// Tried, not asked: whether a tool gets into the prompt, and its call has a form that can be enforced.
+bool KnowsTools(const common_chat_templates* templates) {
+  try {
+    common_chat_templates_inputs inputs;
+    common_chat_msg message;
+    message.role = "user";
+    message.content = "x";
+    inputs.messages = {message};
+    inputs.tools = {{"probed_tool", "", R"({"type":"object","properties":{}})"}};
+    inputs.tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+    const common_chat_params rendered = common_chat_templates_apply(templates, inputs);
+    return !rendered.grammar.empty() && rendered.prompt.find("probed_tool") != std::string::npos;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<TextModel>> CreateLlamaTextModel(const TextModelOptions& options) {
@@ -288,9 +305,7 @@ Result<std::unique_ptr<TextModel>> CreateLlamaTextModel(const TextModelOptions& 
     if (model.vocabulary->has_tokenizer()) {
       model.chat.tmpls = common_chat_templates_init(model.vocabulary->model(), options.chat_template);
       model.chat.enable_thinking = common_chat_templates_support_enable_thinking(model.chat.tmpls.get());
-      const auto caps = common_chat_templates_get_caps(model.chat.tmpls.get());
-      const auto can = [&](const char* name) { return caps.contains(name) && caps.at(name); };
-      model.template_knows_tools = can("supports_tools") && can("supports_tool_calls");
+      model.template_knows_tools = KnowsTools(model.chat.tmpls.get());
     }
   } catch (const std::exception& fault) {
     const std::string whose = options.chat_template.empty() ? options.vocab_path + ": the chat template of the model" : "The given chat template";

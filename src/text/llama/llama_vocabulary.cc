@@ -1,14 +1,18 @@
 #include "text/llama/llama_vocabulary.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <mutex>
 
 #include "common.h"
 #include "gguf/model_file.h"
 #include "llama.h"
 #include "log.h"
+#include "text/visible_text.h"
 
 namespace meshnet::text {
 namespace {
@@ -26,6 +30,53 @@ void SilenceLibraries() {
     llama_log_set(OnLibraryLog, nullptr);
     common_log_set_verbosity_thold(-1);
   });
+}
+
+// Several of llama.cpp's pre-tokenizers use std::regex, which recurses once for each character that one repetition matches: 314 bytes of stack
+// each, so that 26,652 letters in a row end a thread with the usual 8 MiB.
+constexpr size_t kRunOnAnyStack = 4096;
+constexpr size_t kRunMax = 1u << 20;
+constexpr size_t kStackPerCharacter = 1024;
+constexpr size_t kStackBase = 1u << 20;
+
+bool IsBlank(char32_t c) {
+  return c == ' ' || (c >= '\t' && c <= '\r') || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
+         c == 0x202F || c == 0x205F || c == 0x3000;
+}
+bool EndsPhrase(char32_t c) { return c == '\n' || (c > ' ' && c < 0x7F && !(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z')); }
+
+// Most characters that one repetition of a pre-tokenizer may match: either all blank or none, or words with blanks in between.
+size_t LongestRun(const std::string& text) {
+  size_t longest = 0, run = 0, phrase = 0;
+  bool was_blank = false;
+  for (size_t at = 0; at < text.size();) {
+    const char32_t c = NextCodePoint(text, &at);
+    const bool blank = IsBlank(c);
+    run = blank == was_blank ? run + 1 : 1;
+    phrase = EndsPhrase(c) ? 0 : phrase + 1;
+    was_blank = blank;
+    longest = std::max({longest, run, phrase});
+  }
+  return longest;
+}
+
+// Runs `work` on a thread of its own with that much stack, of which only what is used costs memory. False when there is no such thread.
+bool RunOnStack(size_t stack_bytes, const std::function<void()>& work) {
+  // One at a time: a hostile text may really use all of it.
+  static std::mutex one_at_a_time;
+  const std::lock_guard<std::mutex> lock(one_at_a_time);
+  pthread_attr_t attributes;
+  if (pthread_attr_init(&attributes) != 0) return false;
+  pthread_t thread{};
+  const auto run = [](void* argument) -> void* {
+    (*static_cast<const std::function<void()>*>(argument))();
+    return nullptr;
+  };
+  const bool started = pthread_attr_setstacksize(&attributes, stack_bytes) == 0 &&
+                       pthread_create(&thread, &attributes, run, const_cast<std::function<void()>*>(&work)) == 0;
+  pthread_attr_destroy(&attributes);
+  if (started) pthread_join(thread, nullptr);
+  return started;
 }
 
 std::string OneLine(std::string text) {
@@ -101,7 +152,13 @@ Result<std::unique_ptr<LlamaVocabulary>> LlamaVocabulary::Load(const std::string
       vocabulary->is_end_[static_cast<size_t>(token)] = true;
       vocabulary->end_tokens_.push_back(token);
     }
-    longest = std::max(longest, vocabulary->Piece(token, SpecialTokens::kShow).size());
+    const std::string piece = vocabulary->Piece(token, SpecialTokens::kShow);
+    longest = std::max(longest, piece.size());
+    size_t at = 0;
+    const char32_t first = piece.empty() ? 0 : NextCodePoint(piece, &at);
+    if (at == piece.size()) continue;
+    vocabulary->joined_.insert(first);
+    while (at < piece.size()) vocabulary->joined_.insert(NextCodePoint(piece, &at));
   }
   const auto type = llama_vocab_type(vocabulary->vocab_);
   if (type != LLAMA_VOCAB_TYPE_WPM && type != LLAMA_VOCAB_TYPE_UGM) vocabulary->piece_bytes_max_ = longest;
@@ -115,12 +172,34 @@ LlamaVocabulary::~LlamaVocabulary() {
 bool LlamaVocabulary::IsEndOfGeneration(Token token) const { return InRange(token) && is_end_[static_cast<size_t>(token)]; }
 
 std::optional<std::vector<Token>> LlamaVocabulary::Tokenize(const std::string& text, BeginningOfText beginning, bool markers) const {
-  if (!has_tokenizer_) return std::nullopt;
-  try {
-    return common_tokenize(vocab_, text, beginning == BeginningOfText::kAsTheModelAsks, markers);
-  } catch (const std::exception&) {
+  if (!has_tokenizer_ || text.size() > INT32_MAX / 4) return std::nullopt;
+  std::optional<std::vector<Token>> tokens;
+  const auto tokenize = [&] {
+    try {
+      tokens = common_tokenize(vocab_, text, beginning == BeginningOfText::kAsTheModelAsks, markers);
+    } catch (const std::exception&) {
+      tokens.reset();
+    }
+  };
+  const size_t run = LongestRun(text);
+  if (run <= kRunOnAnyStack) {
+    tokenize();
+  } else if (run > kRunMax || !RunOnStack(kStackBase + run * kStackPerCharacter, tokenize)) {
     return std::nullopt;
   }
+  return tokens;
+}
+
+size_t LlamaVocabulary::TokensAtLeast(const std::string& text) const {
+  if (!piece_bytes_max_) return 0;
+  size_t alone = 0, bytes_alone = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t begin = at;
+    if (joined_.contains(NextCodePoint(text, &at))) continue;
+    ++alone;
+    bytes_alone += at - begin;
+  }
+  return alone + (text.size() - bytes_alone) / *piece_bytes_max_;
 }
 
 std::string LlamaVocabulary::Piece(Token token, SpecialTokens special) const {

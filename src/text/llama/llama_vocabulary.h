@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "base/ids.h"
@@ -30,14 +31,15 @@ class LlamaVocabulary {
   uint32_t size() const { return size_; }
   const std::string& model_name() const { return model_name_; }
   uint32_t training_context() const { return training_context_; }
-  // Most text bytes one token can stand for; nothing where a token may swallow any amount (unknown words).
-  std::optional<size_t> piece_bytes_max() const { return piece_bytes_max_; }
+  // A lower bound of the tokens of `text`, without tokenizing it; 0 where one token may swallow any amount (unknown words).
+  size_t TokensAtLeast(const std::string& text) const;
   const std::vector<Token>& end_tokens() const { return end_tokens_; }
   bool IsEndOfGeneration(Token token) const;
   bool InRange(Token token) const { return token >= 0 && static_cast<uint32_t>(token) < size_; }
 
   enum class BeginningOfText { kNo, kAsTheModelAsks };
-  // `markers`: whether text such as "<|im_end|>" becomes its special token. Nothing when llama.cpp fails on the text or there is no tokenizer.
+  // `markers`: whether text such as "<|im_end|>" becomes its special token. Nothing when llama.cpp fails on the text, when there is no tokenizer,
+  // or when more than a million characters follow each other without a break.
   std::optional<std::vector<Token>> Tokenize(const std::string& text, BeginningOfText beginning, bool markers) const;
   // Raw bytes; "" for an id out of range and, when hidden, for special tokens.
   std::string Piece(Token token, SpecialTokens special) const;
@@ -58,6 +60,7 @@ class LlamaVocabulary {
   std::string model_name_;
   uint32_t training_context_ = 0;
   std::optional<size_t> piece_bytes_max_;
+  std::unordered_set<char32_t> joined_;  // characters that occur in tokens of several characters
   std::vector<Token> end_tokens_;
   std::vector<bool> is_end_;
 };
