@@ -1,6 +1,7 @@
 #include "gateway/completions_http.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "gateway/request_log.h"
 
@@ -17,6 +18,10 @@ class Waiter {
  public:
   Waiter(std::shared_ptr<AnswerInFlight> answer, const Peer& peer, const AnswerEnvironment& environment, RequestLine line)
       : answer_(std::move(answer)), peer_(peer), environment_(environment), line_(std::move(line)) {}
+  // The server lets go of a reply that it cannot even begin to send: then, too, nobody waits for the answer any more.
+  ~Waiter() {
+    if (!logged_) Gone();
+  }
 
   // What the wait for a reply's head ended with.
   enum class Head { kFinished, kBegin, kGone };
@@ -111,13 +116,16 @@ class Waiter {
     return writer.Write(filler);
   }
 
-  void Log(int status) { LogAnswer(line_, status, answer_->summary(), environment_.clock->Now()); }
+  void Log(int status) {
+    if (!std::exchange(logged_, true)) LogAnswer(line_, status, answer_->summary(), environment_.clock->Now());
+  }
 
   const std::shared_ptr<AnswerInFlight> answer_;
   const Peer& peer_;
   const AnswerEnvironment& environment_;
   const RequestLine line_;
   PeerState known_ = PeerState::kOpen;
+  bool logged_ = false;  // the request has ended, one way or the other
 };
 
 }  // namespace
@@ -151,7 +159,6 @@ HttpReply Completions::Handle(ApiKind kind, const HttpRequest& request, const Pe
   const Waiter::Head head = waiter->WaitForHead(stream);
   HttpReply reply;
   if (head == Waiter::Head::kGone) {
-    waiter->Gone();
     reply.status = 499;  // nobody reads it
     return reply;
   }

@@ -40,7 +40,11 @@ class GatewayServer final : public Gateway {
         completions_({&route, &text, options_.model_id, {&pool_, &answer_threads_, &metrics_, &clock, limits_.answer}}) {
     AddEndpoints();
   }
-  ~GatewayServer() override { Stop(); }
+  ~GatewayServer() override {
+    Stop();
+    monitor_.Stop();
+    answer_threads_.Stop();
+  }
 
   Status Open(BoundSocket bound) {
     address_ = bound.address;
@@ -76,9 +80,9 @@ class GatewayServer final : public Gateway {
     stopped_ = true;
     admission_.BeginDrain();
     if (server_) server_->Stop();  // every peer is gone now, so every answer is abandoned
-    monitor_.Stop();
+    monitor_.BeginStop();
     pool_.Stop(kStopLimit);
-    answer_threads_.Stop();
+    // The threads end as soon as their workers have let go of the last steps; the destructor waits for that, Stop does not.
   }
 
  private:

@@ -57,12 +57,16 @@ RouteMonitor::RouteMonitor(Route& route, std::vector<ShardLink*> links, SessionP
 
 RouteMonitor::~RouteMonitor() { Stop(); }
 
-void RouteMonitor::Stop() {
+void RouteMonitor::BeginStop() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_all();
+}
+
+void RouteMonitor::Stop() {
+  BeginStop();
   if (thread_.joinable()) thread_.join();
 }
 

@@ -37,6 +37,9 @@ class RouteMonitor {
   // Everything outlives the monitor.
   RouteMonitor(Route& route, std::vector<ShardLink*> links, SessionPool& pool, Metrics& metrics, const Clock& clock, MonitorOptions options);
   ~RouteMonitor();  // as Stop
+  // Tells the thread to end.
+  void BeginStop();
+  // The same, and waits for it.
   void Stop();
 
   // Empty: the route is proven and every stage answered lately. Otherwise why not, naming stage, range and cause.

@@ -1,0 +1,244 @@
+// What an operator sees and does: readiness, metrics, status, drain, logs, a worker that dies.
+#include <gtest/gtest.h>
+#include <spdlog/sinks/base_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <map>
+#include <mutex>
+#include <regex>
+#include <thread>
+
+#include "gateway_bed.h"
+
+namespace meshnet::gateway {
+namespace {
+
+using nlohmann::json;
+
+json Request(const std::string& prompt, uint32_t tokens_max, bool stream = false) {
+  return {{"prompt", prompt}, {"max_tokens", tokens_max}, {"temperature", 0}, {"stream", stream}};
+}
+
+std::string StreamedText(const std::string& reply) {
+  std::string text;
+  for (const std::string& event : EventsOf(BodyOf(reply))) {
+    if (event != "[DONE]") text += json::parse(event)["choices"][0]["text"].get<std::string>();
+  }
+  return text;
+}
+
+TEST(ReadinessTest, TwoCanariesLeaveNoSessionBehind) {
+  GatewayBed bed;
+  for (size_t i = 0; i < bed.stages(); ++i) {
+    EXPECT_TRUE(bed.shard(i).WaitStats([](const ShardStats& stats) { return stats.sessions_live == 0; })) << i;
+    EXPECT_GT(bed.shard(i).StatsNow().steps_committed, 1u);  // they went through every stage
+  }
+  EXPECT_EQ(JsonOf(bed.Get("/cluster/v1/status"))["sessions"], json::array());
+}
+
+TEST(ReadinessTest, IsRedWhileAStageIsGoneAndGreenAfterItsReturn) {
+  GatewayBed bed;
+  bed.Post("/v1/completions", Request("keep me", 4));
+  bed.shard(1).Kill();
+  bed.WaitReady(false);
+  const std::string reply = bed.Get("/readyz");
+  EXPECT_EQ(StatusOf(reply), 503);
+  EXPECT_NE(JsonOf(reply)["error"]["message"].get<std::string>().find("[2,4)"), std::string::npos) << reply;
+  EXPECT_EQ(StatusOf(bed.Get("/livez")), 200);
+  bed.shard(1).Restart();
+  bed.WaitReady(true);
+  const json again = JsonOf(bed.Post("/v1/completions", Request("keep me", 4)));
+  EXPECT_EQ(again["choices"][0]["text"], bed.ExpectedCompletion("keep me", 4));
+}
+
+TEST(ReadinessTest, ADownRouteIsA503ThatNamesTheStage) {
+  GatewayBed bed;
+  bed.shard(2).Kill();
+  WaitUntil([&] { return JsonOf(bed.Get("/cluster/v1/status"))["route"]["state"] != "serving"; });
+  const std::string reply = bed.Post("/v1/completions", Request("abc", 4));
+  EXPECT_EQ(StatusOf(reply), 503);
+  EXPECT_NE(reply.find("Retry-After: "), std::string::npos);
+  EXPECT_NE(JsonOf(reply)["error"]["message"].get<std::string>().find("[4,6)"), std::string::npos) << reply;
+}
+
+TEST(ReadinessTest, ServesProbesWhileTheWorkersAreNotThereYet) {
+  SystemClock clock;
+  LocalShardOptions shard;
+  shard.range = {0, 6};
+  shard.address = "late:1";
+  LocalShard late(shard, clock);
+  late.Kill();
+  Route route({&late}, clock);
+  auto text = CreateFakeTextModel({.vocabulary_size = 1000});
+  GatewayOptions options;
+  options.listen = "127.0.0.1:0";
+  GatewayLimits limits;
+  limits.monitor.interval = std::chrono::milliseconds(20);
+  auto gateway = StartGateway(options, limits, route, *text, {&late}, clock);
+  ASSERT_TRUE(gateway.ok());
+  auto get = [&](const char* path) {
+    RawHttpClient client((*gateway)->address());
+    client.Send(std::string("GET ") + path + " HTTP/1.1\r\n\r\n");
+    return StatusOf(client.ReadReply());
+  };
+  EXPECT_EQ(get("/livez"), 200);
+  EXPECT_EQ(get("/readyz"), 503);
+  late.Restart();
+  WaitUntil([&] { return get("/readyz") == 200; });
+}
+
+TEST(FailoverTest, AnAnswerGoesOnAfterItsWorkerDied) {
+  for (const size_t stage : {0u, 1u, 2u}) {
+    GatewayBed bed;
+    bed.shard(stage).Block(20);
+    RawHttpClient client(bed.address());
+    client.Send(GatewayBed::PostBytes("/v1/completions", Request("abc", 60, true)));
+    bed.shard(stage).WaitBlocked();
+    client.ReadUntil("data: ");
+    bed.shard(stage).Restart();
+    EXPECT_EQ(StreamedText(client.ReadUntil("\r\n0\r\n\r\n")), bed.ExpectedCompletion("abc", 60)) << stage;
+    EXPECT_GE(bed.Metric("meshnet_replays_total"), 1);
+  }
+}
+
+TEST(DrainTest, RunningAnswersFinishAndNewOnesAreRefused) {
+  GatewayBed bed;
+  bed.shard(1).Block(5);
+  RawHttpClient client(bed.address());
+  client.Send(GatewayBed::PostBytes("/v1/completions", Request("abc", 30, true)));
+  bed.shard(1).WaitBlocked();
+  bed.gateway().BeginDrain();
+  EXPECT_EQ(StatusOf(bed.Get("/readyz")), 503);
+  EXPECT_EQ(StatusOf(bed.Get("/livez")), 200);
+  const std::string refused = bed.Post("/v1/completions", Request("xyz", 4));
+  EXPECT_EQ(StatusOf(refused), 503);
+  EXPECT_NE(refused.find("Retry-After: "), std::string::npos);
+  EXPECT_FALSE(bed.gateway().WaitDrained(std::chrono::milliseconds(1)));
+  bed.shard(1).Unblock();
+  EXPECT_EQ(StreamedText(client.ReadUntil("\r\n0\r\n\r\n")), bed.ExpectedCompletion("abc", 30));
+  EXPECT_TRUE(bed.gateway().WaitDrained(std::chrono::seconds(20)));
+}
+
+TEST(DrainTest, StopEndsHangingAnswers) {
+  GatewayBed bed({.sessions_max = 1});
+  bed.shard(1).Block();
+  RawHttpClient answering(bed.address()), waiting(bed.address());
+  answering.Send(GatewayBed::PostBytes("/v1/completions", Request("abc", 30, true)));
+  bed.shard(1).WaitBlocked();
+  waiting.Send(GatewayBed::PostBytes("/v1/completions", Request("xyz", 30)));
+  WaitUntil([&] { return bed.Metric("meshnet_requests_waiting") == 1; });
+  bed.gateway().Stop();  // a worker that never answers does not hold it
+  EXPECT_TRUE(bed.gateway().WaitDrained(std::chrono::milliseconds(1)));
+  answering.ReadToEnd();
+  waiting.ReadToEnd();
+  EXPECT_TRUE(answering.closed_by_server());
+  EXPECT_TRUE(waiting.closed_by_server());
+}
+
+// Name, with its labels, to value; the test fails on a line that is not exposition text.
+std::map<std::string, double> Series(const std::string& text) {
+  static const std::regex sample(R"(([a-z_]+)(\{([a-z]+="[^"]*",?)*\})? (\S+))");
+  std::map<std::string, double> series;
+  size_t begin = 0;
+  while (begin < text.size()) {
+    const size_t end = text.find('\n', begin);
+    const std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.empty() || line[0] == '#') continue;
+    std::smatch match;
+    EXPECT_TRUE(std::regex_match(line, match, sample)) << line;
+    size_t used = 0;
+    const double value = std::stod(match[4], &used);
+    EXPECT_EQ(used, match[4].str().size()) << line;
+    EXPECT_TRUE(std::isfinite(value)) << line;
+    series[line.substr(0, line.rfind(' '))] = value;
+  }
+  return series;
+}
+
+TEST(MetricsTest, AreThereFromTheStartFiniteAndGrowing) {
+  BedOptions options;
+  options.gateway.model_id = "the-model";
+  GatewayBed bed(options);
+  const std::string text = BodyOf(bed.Get("/metrics"));
+  auto before = Series(text);
+  for (const char* name : {"meshnet_prompt_tokens_total", "meshnet_prompt_tokens_cached_total", "meshnet_generated_tokens_total",
+                           "meshnet_session_evictions_total{reason=\"lru\"}", "meshnet_refusals_total{reason=\"queue-full\"}", "meshnet_replays_total",
+                           "meshnet_requests_running", "meshnet_requests_waiting", "meshnet_kv_tokens_reserved", "meshnet_kv_tokens_used",
+                           "meshnet_time_to_first_token_seconds_count", "meshnet_inter_token_latency_seconds_sum", "meshnet_queue_seconds_count",
+                           "meshnet_hop_seconds_count{stage=\"0\"}", "meshnet_hop_seconds_count{stage=\"2\"}"}) {
+    EXPECT_TRUE(before.count(name)) << name << "\n" << text;
+  }
+  bed.Post("/v1/completions", Request("a secret prompt", 10));
+  bed.Post("/v1/completions", Request("a secret prompt", 10));
+  auto after = Series(BodyOf(bed.Get("/metrics")));
+  for (const auto& [name, value] : before) {
+    if (name.find("_total") != std::string::npos || name.find("_count") != std::string::npos || name.find("_bucket") != std::string::npos) {
+      EXPECT_GE(after[name], value) << name;
+    }
+  }
+  EXPECT_EQ(after["meshnet_generated_tokens_total"] - before["meshnet_generated_tokens_total"], 20);
+  EXPECT_EQ(after["meshnet_prompt_tokens_total"] - before["meshnet_prompt_tokens_total"], 30);
+  EXPECT_GE(after["meshnet_prompt_tokens_cached_total"], 14);
+  EXPECT_EQ(after["meshnet_time_to_first_token_seconds_count"] - before["meshnet_time_to_first_token_seconds_count"], 2);
+  EXPECT_EQ(BodyOf(bed.Get("/metrics")).find("secret"), std::string::npos);
+}
+
+TEST(StatusTest, ShowsRouteWorkersAndSessionsButNoWholeId) {
+  GatewayBed bed;
+  bed.Post("/v1/completions", Request("abc", 10));
+  const std::string reply = bed.Get("/cluster/v1/status");
+  const json status = JsonOf(reply);
+  EXPECT_EQ(status["route"]["state"], "serving");
+  EXPECT_EQ(status["route"]["model"], "fake");
+  EXPECT_GE(status["route"]["epoch"], 1);
+  ASSERT_EQ(status["workers"].size(), 3u);
+  const json& worker = status["workers"][1];
+  EXPECT_EQ(worker["address"], "shard-1:7070");
+  EXPECT_EQ(worker["layers"], json({2, 4}));
+  EXPECT_EQ(worker["state"], "serving");
+  EXPECT_EQ(worker["sessions_live"], 1);
+  EXPECT_EQ(worker["sessions_busy"], 0);
+  for (const char* name : {"pid", "incarnation", "kv_tokens_reserved", "kv_tokens_used", "kv_bytes_allocated", "hop_seconds_p50", "hop_seconds_p99"}) {
+    EXPECT_TRUE(worker.contains(name)) << name;
+  }
+  ASSERT_EQ(status["sessions"].size(), 1u);
+  const json& session = status["sessions"][0];
+  EXPECT_EQ(session["id_prefix"].get<std::string>().size(), 8u);
+  EXPECT_EQ(session["owner"], "127.0.0.1");
+  EXPECT_EQ(session["state"], "idle");
+  EXPECT_GE(session["past_len"], 12);
+  EXPECT_GE(session["idle_seconds"], 0);
+  EXPECT_TRUE(session.contains("epoch"));
+  bed.shard(1).Kill();
+  EXPECT_EQ(JsonOf(bed.Get("/cluster/v1/status"))["workers"][1]["state"], "unreachable");
+}
+
+class LinesSink : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  std::vector<std::string> lines;
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override { lines.emplace_back(message.payload.begin(), message.payload.end()); }
+  void flush_() override {}
+};
+
+TEST(LogTest, OneLineARequestWithoutTextOrKeys) {
+  auto sink = std::make_shared<LinesSink>();
+  auto before = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", sink));
+  {
+    GatewayBed bed;
+    for (int i = 0; i < 20; ++i) bed.Post("/v1/completions", Request("a secret prompt", 3), "Authorization: Bearer sk-secret\r\nx-request-id: r1\r\n");
+    for (int i = 0; i < 20; ++i) bed.Post("/v1/completions", {{"secret", "secret"}});
+    for (int i = 0; i < 20; ++i) bed.Get("/secret/path");
+    bed.gateway().Stop();
+  }
+  spdlog::set_default_logger(before);
+  EXPECT_GE(sink->lines.size(), 20u);
+  EXPECT_LE(sink->lines.size(), 30u);
+  for (const std::string& line : sink->lines) EXPECT_EQ(line.find("secret"), std::string::npos) << line;
+}
+
+}  // namespace
+}  // namespace meshnet::gateway
