@@ -101,7 +101,7 @@ std::vector<WorkerView> RouteMonitor::AskWorkers(Duration limit) {
     for (size_t i = 0; i < workers.size(); ++i) {
       if (round->descriptions[i]) workers[i].description = round->descriptions[i];
       if (round->stats[i]) workers[i].stats = round->stats[i];
-      workers[i].answering = round->descriptions[i].has_value() && round->stats[i].has_value();
+      workers[i].answering = round->descriptions[i].has_value();
     }
   }
   std::lock_guard lock(mutex_);
@@ -127,7 +127,7 @@ void RouteMonitor::Loop() {
 void RouteMonitor::Judge(const std::vector<WorkerView>& workers) {
   std::map<std::string, ShardStats> stats;
   for (const WorkerView& worker : workers) {
-    if (worker.answering) stats[worker.address] = *worker.stats;
+    if (worker.answering && worker.stats) stats[worker.address] = *worker.stats;
   }
   metrics_.UpdateWorkers(stats);
 
@@ -138,13 +138,14 @@ void RouteMonitor::Judge(const std::vector<WorkerView>& workers) {
     const auto worker = std::find_if(workers.begin(), workers.end(), [&](const WorkerView& each) {
       return each.address == view->stages[stage].link->address();
     });
+    if (worker == workers.end()) continue;  // not a link that was given to be watched
     const std::string name = "stage " + std::to_string(stage) + " " + expected.range.Text() + " at " + worker->address;
     if (!worker->answering) return Say(name + " does not answer");
-    if (worker->stats->incarnation != expected.incarnation) {
+    if (worker->description->incarnation != expected.incarnation) {
       route_.ReportLost(view->generation, name + " was restarted");
       return Say(name + " was restarted");
     }
-    if (worker->stats->state != ShardState::kServing) return Say(name + " is " + Name(worker->stats->state));
+    if (worker->description->state != ShardState::kServing) return Say(name + " is " + Name(worker->description->state));
   }
   std::vector<Incarnation> incarnations;
   for (const Stage& stage : view->stages) incarnations.push_back(stage.description.incarnation);

@@ -29,7 +29,7 @@ struct WorkerView {
   std::string address;
   std::optional<ShardDescription> description;
   std::optional<ShardStats> stats;
-  bool answering = false;  // it answered the last time
+  bool answering = false;  // it described itself the last time; stats may be older: they wait for the end of an engine call
 };
 
 class RouteMonitor {

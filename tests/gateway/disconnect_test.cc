@@ -112,21 +112,17 @@ TEST(SlowReaderTest, ASlowReaderDelaysOnlyItself) {
 
 // The same without a socket, whose own buffers would hold megabytes: nobody takes what the answer says.
 TEST(SlowReaderTest, AFullBufferEndsTheAnswerAndFreesItsSession) {
-  SystemClock clock;
-  LocalShardOptions shard;
-  shard.model.vocabulary_size = 512;
-  shard.range = {0, 6};
-  shard.address = "shard:1";
-  LocalShard link(shard, clock);
-  Route route({&link}, clock);
-  ASSERT_TRUE(route.Connect(std::chrono::seconds(10)).ok());
-  SessionPool pool(route, clock, {});
+  ClusterOptions options;
+  options.model.vocabulary_size = 512;
+  options.context_tokens = 512;
+  Cluster cluster(options);
+  SessionPool pool(*cluster.route, cluster.clock, {});
   GrowingThreads threads(4);
   Metrics metrics;
-  AnswerEnvironment environment{&pool, &threads, &metrics, &clock, {}};
+  AnswerEnvironment environment{&pool, &threads, &metrics, &cluster.clock, {}};
   environment.limits.buffer_bytes_max = 1000;
   environment.limits.blocked_limit = std::chrono::milliseconds(50);
-  auto text = CreateFakeTextModel({});
+  auto text = CreateFakeTextModel({.end_of_generation = -1});
   auto parsed = text->Parse(ApiKind::kCompletion, Request("abc", 400, true).dump(), 512);
   auto answer = AnswerInFlight::Start(std::move(std::get<std::unique_ptr<ParsedRequest>>(parsed)), "owner", environment);
   WaitUntil([&] { return answer->finished(); });

@@ -1,11 +1,15 @@
 #include "gateway_bed.h"
 
+#include <future>
 #include <thread>
 
 namespace meshnet::gateway {
+namespace {
+constexpr std::chrono::seconds kLongWhile(30);
+}  // namespace
 
 void WaitUntil(const std::function<bool()>& claim) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  const auto deadline = std::chrono::steady_clock::now() + kLongWhile;
   while (!claim()) {
     if (std::chrono::steady_clock::now() > deadline) {
       ADD_FAILURE() << "what was waited for did not come";
@@ -15,31 +19,106 @@ void WaitUntil(const std::function<bool()>& claim) {
   }
 }
 
+BedStage::BedStage(Cluster& cluster, size_t stage) : cluster_(cluster), stage_(stage) {
+  cluster_.link(stage).OnCancel([this] {
+    std::lock_guard lock(mutex_);
+    ++cancels_;
+    changed_.notify_all();
+  });
+}
+
+void BedStage::OnRun() {
+  std::unique_lock lock(mutex_);
+  if (!block_) return;
+  if (calls_left_ > 0) {
+    --calls_left_;
+    return;
+  }
+  blocked_ = true;
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return !block_; });
+  blocked_ = false;
+}
+
+void BedStage::Kill() {
+  cluster_.Kill(stage_);
+  Unblock();  // the process is gone, whatever it still computes
+}
+
+void BedStage::Restart() {
+  Kill();
+  cluster_.Start(stage_);
+}
+
+void BedStage::Block(uint32_t calls) {
+  std::lock_guard lock(mutex_);
+  block_ = true;
+  calls_left_ = calls;
+  cancels_ = 0;
+}
+
+void BedStage::Unblock() {
+  std::lock_guard lock(mutex_);
+  block_ = false;
+  changed_.notify_all();
+}
+
+void BedStage::WaitBlocked() {
+  std::unique_lock lock(mutex_);
+  EXPECT_TRUE(changed_.wait_for(lock, kLongWhile, [&] { return blocked_; }));
+}
+
+bool BedStage::WaitCancel() {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, kLongWhile, [&] { return cancels_ > 0; });
+}
+
+bool BedStage::WaitStats(const std::function<bool(const ShardStats&)>& claim) {
+  const auto deadline = std::chrono::steady_clock::now() + kLongWhile;
+  while (!claim(StatsNow())) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+ShardStats BedStage::StatsNow() {
+  std::promise<ShardStats> stats;
+  cluster_.host(stage_).Stats([&](Reply<ShardStats> reply) { stats.set_value(std::get<ShardStats>(std::move(reply))); });
+  return stats.get_future().get();
+}
+
+uint64_t BedStage::tokens_computed() { return cluster_.engine(stage_).counts().tokens; }
+
 GatewayBed::GatewayBed(BedOptions options) : options_(std::move(options)) {
   model_.layer_count = 6;
   model_.vocabulary_size = 512;
   model_.answer_tokens = options_.answer_tokens;
   if (options_.answer_tokens > 0) model_.end_of_generation_tokens = {2};
+  ClusterOptions cluster;
+  cluster.model = model_;
+  cluster.cuts = {2, 4};
+  cluster.sessions_max = options_.sessions_max;
+  cluster.context_tokens = options_.context_tokens;
+  cluster.budget_tokens = options_.sessions_max * options_.context_tokens;
+  cluster.chunk_rows_max = 32;
+  stages_.resize(cluster.cuts.size() + 1);
+  cluster.on_run = [this](size_t stage) {
+    if (stages_[stage]) stages_[stage]->OnRun();
+  };
+  cluster_ = std::make_unique<Cluster>(cluster);
   std::vector<ShardLink*> links;
-  for (uint32_t stage = 0; stage < options_.stages; ++stage) {
-    LocalShardOptions shard;
-    shard.model = model_;
-    shard.range = {stage * 6 / options_.stages, (stage + 1) * 6 / options_.stages};
-    shard.address = "shard-" + std::to_string(stage) + ":7070";
-    shard.sessions_max = options_.sessions_max;
-    shard.context_tokens = options_.context_tokens;
-    shard.budget_tokens = options_.sessions_max * options_.context_tokens;
-    shards_.push_back(std::make_unique<LocalShard>(shard, clock_));
-    links.push_back(shards_.back().get());
+  for (size_t stage = 0; stage < stages_.size(); ++stage) {
+    stages_[stage] = std::make_unique<BedStage>(*cluster_, stage);
+    links.push_back(&cluster_->link(stage));
   }
-  route_ = std::make_unique<Route>(links, clock_);
   FakeTextModelOptions text;
   text.has_tokenizer = options_.has_tokenizer;
   if (options_.answer_tokens == 0) text.end_of_generation = -1;  // no token ends an answer by chance
   text_ = CreateFakeTextModel(text);
   options_.gateway.listen = "127.0.0.1:0";
   options_.limits.monitor.interval = std::chrono::milliseconds(50);
-  auto started = StartGateway(options_.gateway, options_.limits, *route_, *text_, links, clock_);
+  auto started = StartGateway(options_.gateway, options_.limits, *cluster_->route, *text_, links, cluster_->clock);
   EXPECT_TRUE(started.ok()) << started.status().message();
   if (!started.ok()) std::abort();
   gateway_ = std::move(started).value();
@@ -47,10 +126,8 @@ GatewayBed::GatewayBed(BedOptions options) : options_(std::move(options)) {
 }
 
 GatewayBed::~GatewayBed() {
-  for (auto& shard : shards_) shard->Unblock();
-  gateway_->Stop();
+  for (auto& stage : stages_) stage->Unblock();
   gateway_.reset();
-  route_.reset();
 }
 
 std::string GatewayBed::Call(const std::string& method, const std::string& path, const std::string& body, const std::string& headers) {
@@ -82,8 +159,8 @@ void GatewayBed::WaitReady(bool ready) {
 }
 
 void GatewayBed::WaitIdle() {
-  for (auto& shard : shards_) {
-    EXPECT_TRUE(shard->WaitStats([](const ShardStats& stats) { return stats.sessions_busy == 0 && stats.steps_queued == 0; }));
+  for (auto& stage : stages_) {
+    EXPECT_TRUE(stage->WaitStats([](const ShardStats& stats) { return stats.sessions_busy == 0 && stats.steps_queued == 0; }));
   }
 }
 

@@ -1,18 +1,20 @@
-// For tests: a whole gateway on port 0 over local shards, the fake model and the fake tokenizer.
+// For tests: a whole gateway on port 0 over real shard hosts in this process, with the fake engine and the fake tokenizer.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <condition_variable>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "base/system_clock.h"
+#include "cluster.h"
 #include "gateway/gateway_server.h"
 #include "gateway/raw_http_client.h"
-#include "local_shard.h"
 #include "session/route.h"
 #include "text/fake_text_model.h"
 
@@ -21,7 +23,6 @@ namespace meshnet::gateway {
 struct BedOptions {
   GatewayOptions gateway = {};
   GatewayLimits limits = {};
-  uint32_t stages = 3;
   uint32_t sessions_max = 8;
   uint32_t context_tokens = 512;
   uint32_t answer_tokens = 0;     // above 0: every answer ends after that many tokens
@@ -31,6 +32,37 @@ struct BedOptions {
 
 // Looks again and again until `claim` holds; the test fails when it does not after a long while.
 void WaitUntil(const std::function<bool()>& claim);
+
+// One stage of the bed's route: its worker can be held in the middle of an engine call, killed and started anew.
+class BedStage {
+ public:
+  BedStage(Cluster& cluster, size_t stage);
+  // What the cluster calls at the start of each engine call.
+  void OnRun();
+
+  void Kill();
+  void Restart();
+  // Engine calls wait from now on, after `calls` more of them; `Unblock` lets them go on.
+  void Block(uint32_t calls = 0);
+  void Unblock();
+  void WaitBlocked();
+  // Somebody cancelled a session's steps since the last Block.
+  bool WaitCancel();
+  // Waits until `claim` holds of the worker's stats, which it gives between engine calls.
+  bool WaitStats(const std::function<bool(const ShardStats&)>& claim);
+  ShardStats StatsNow();
+  // Tokens of all steps that the process has done.
+  uint64_t tokens_computed();
+
+ private:
+  Cluster& cluster_;
+  const size_t stage_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool block_ = false, blocked_ = false;
+  uint32_t calls_left_ = 0;
+  uint32_t cancels_ = 0;
+};
 
 class GatewayBed {
  public:
@@ -56,17 +88,17 @@ class GatewayBed {
   double Metric(const std::string& series);
 
   Gateway& gateway() { return *gateway_; }
-  LocalShard& shard(size_t stage) { return *shards_[stage]; }
-  size_t stages() const { return shards_.size(); }
+  BedStage& shard(size_t stage) { return *stages_[stage]; }
+  Cluster& cluster() { return *cluster_; }
+  size_t stages() const { return stages_.size(); }
   std::string address() const { return gateway_->address(); }
   const FakeModel& model() const { return model_; }
 
  private:
   BedOptions options_;
-  SystemClock clock_;
   FakeModel model_;
-  std::vector<std::unique_ptr<LocalShard>> shards_;
-  std::unique_ptr<Route> route_;
+  std::vector<std::unique_ptr<BedStage>> stages_;
+  std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<TextModel> text_;
   std::unique_ptr<Gateway> gateway_;
 };

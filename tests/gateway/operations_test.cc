@@ -62,19 +62,18 @@ TEST(ReadinessTest, ADownRouteIsA503ThatNamesTheStage) {
 }
 
 TEST(ReadinessTest, ServesProbesWhileTheWorkersAreNotThereYet) {
-  SystemClock clock;
-  LocalShardOptions shard;
-  shard.range = {0, 6};
-  shard.address = "late:1";
-  LocalShard late(shard, clock);
+  ClusterOptions single;
+  single.cuts = {};
+  Cluster cluster(single);
+  FaultyLink& late = cluster.link(0);
   late.Kill();
-  Route route({&late}, clock);
+  Route route({&late}, cluster.clock);  // nobody has connected it
   auto text = CreateFakeTextModel({.vocabulary_size = 1000});
   GatewayOptions options;
   options.listen = "127.0.0.1:0";
   GatewayLimits limits;
   limits.monitor.interval = std::chrono::milliseconds(20);
-  auto gateway = StartGateway(options, limits, route, *text, {&late}, clock);
+  auto gateway = StartGateway(options, limits, route, *text, {&late}, cluster.clock);
   ASSERT_TRUE(gateway.ok());
   auto get = [&](const char* path) {
     RawHttpClient client((*gateway)->address());
@@ -83,7 +82,7 @@ TEST(ReadinessTest, ServesProbesWhileTheWorkersAreNotThereYet) {
   };
   EXPECT_EQ(get("/livez"), 200);
   EXPECT_EQ(get("/readyz"), 503);
-  late.Restart();
+  cluster.Start(0);
   WaitUntil([&] { return get("/readyz") == 200; });
 }
 
@@ -194,7 +193,7 @@ TEST(StatusTest, ShowsRouteWorkersAndSessionsButNoWholeId) {
   EXPECT_GE(status["route"]["epoch"], 1);
   ASSERT_EQ(status["workers"].size(), 3u);
   const json& worker = status["workers"][1];
-  EXPECT_EQ(worker["address"], "shard-1:7070");
+  EXPECT_EQ(worker["address"], "shard1");
   EXPECT_EQ(worker["layers"], json({2, 4}));
   EXPECT_EQ(worker["state"], "serving");
   EXPECT_EQ(worker["sessions_live"], 1);
