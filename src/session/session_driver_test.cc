@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <utility>
 
 #include "base/system_clock.h"
 #include "session/scripted_stage.h"
@@ -300,6 +301,46 @@ TEST_F(SessionDriverTest, AForcedTokenIsNeitherSampledNorDeliveredAgain) {
   EXPECT_EQ(steps[1].rows, RowsWanted::kNone);
   EXPECT_EQ(steps[2].rows, RowsWanted::kLast);
   EXPECT_TRUE(steps[2].sampling) << "a new epoch knows no parameters";
+}
+
+// Passes calls on, but keeps the answer of one Forward back until a later epoch's first one.
+class LateLink : public ShardLink {
+ public:
+  LateLink(ShardLink& inner, int keep) : inner_(inner), keep_(keep) {}
+  void Describe(Time deadline, Done<ShardDescription> done) override { inner_.Describe(deadline, std::move(done)); }
+  void Open(OpenRequest request, Time deadline, Done<OpenReply> done) override { inner_.Open(std::move(request), deadline, std::move(done)); }
+  void Forward(Step step, Time deadline, Done<StepResult> done) override {
+    if (held_ && step.key.epoch > Epoch(1)) std::exchange(held_, nullptr)(TransportFault{"very late"});
+    if (++forwards_ == keep_) {
+      held_ = std::move(done);
+      done = [](Reply<StepResult>) {};
+    }
+    inner_.Forward(std::move(step), deadline, std::move(done));
+  }
+  void Cancel(SessionKey key) override { inner_.Cancel(key); }
+  void Release(SessionKey key, Time deadline, Done<ReleaseOutcome> done) override { inner_.Release(key, deadline, std::move(done)); }
+  void Stats(Time deadline, Done<ShardStats> done) override { inner_.Stats(deadline, std::move(done)); }
+  void Drain(Time deadline, Done<ShardState> done) override { inner_.Drain(deadline, std::move(done)); }
+  std::string address() const override { return inner_.address(); }
+  bool holds() const { return held_ != nullptr; }
+
+ private:
+  ShardLink& inner_;
+  const int keep_;
+  int forwards_ = 0;
+  Done<StepResult> held_;
+};
+
+TEST_F(SessionDriverTest, AnAnswerToAnEarlierEpochIsIgnored) {
+  LateLink late(head_.link, 2);
+  Route route({&late, &tail_.link}, clock_);
+  ASSERT_TRUE(route.Connect(seconds(5)).ok());
+  DrivenSession session(route, clock_, options_, "owner");
+  tail_.Refuse1(Reason::kCacheMiss, Detail::kEvictedLru);
+  EXPECT_EQ(Good(Answer(session, Prompt(16), 4)).replays, 1u);
+  EXPECT_EQ(sink_.tokens, Expected(Prompt(16), 4));
+  EXPECT_EQ(session.epoch(), Epoch(2));
+  EXPECT_FALSE(late.holds()) << "nothing came late";
 }
 
 TEST_F(SessionDriverTest, AnotherRouteThatTakesTheSessionEndsIt) {
