@@ -62,7 +62,7 @@ struct Run {
   PastLen furthest;
   TroubleCount troubles;
   uint32_t epochs = 0;
-  std::optional<Time> trouble_since;
+  std::optional<Time> trouble_since;    // the first trouble since the tail last moved, in a replay too
 
   std::optional<PastLen> start_limit;   // a stage cannot go on beyond it
   bool replay = false;                  // what comes next was computed before and was lost
@@ -97,7 +97,7 @@ struct DrivenSession::Impl {
   // driver_pass.cc
   Outcome RunPass(Run& run, Pass& pass);
   void SendStep(StepToSend send);
-  void TakeAnswer(Run& run, Pass& pass, LinkAnswer answer);
+  void TakeAnswer(Pass& pass, LinkAnswer answer);
   void EndPass(Pass& pass, bool drain);
   Action Judge(Run& run, size_t stage, const Trouble& trouble, Situation situation);
   Outcome Act(Run& run, const Action& action, size_t stage, const Trouble& trouble);
@@ -105,7 +105,7 @@ struct DrivenSession::Impl {
   bool Pause(Run& run, Duration delay);
   std::string StageText(size_t stage) const;
   std::vector<const ShardDescription*> Shapes() const;
-  void Progress(Run& run, PastLen reached);
+  void Progress(Run& run, PastLen& seen, PastLen reached);
   void UpdatePast();
 
   SessionKey key() const { return {id, Epoch(epoch.load(std::memory_order_relaxed))}; }

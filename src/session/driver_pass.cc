@@ -31,12 +31,15 @@ std::vector<const ShardDescription*> DrivenSession::Impl::Shapes() const {
 
 void DrivenSession::Impl::UpdatePast() { past.store(open ? journal.agreed().value : 0, std::memory_order_relaxed); }
 
-void DrivenSession::Impl::Progress(Run& run, PastLen reached) {
+// `reached` grows within a pass. A replay that moves is not waiting, but only what was never reached before forgives what went wrong.
+void DrivenSession::Impl::Progress(Run& run, PastLen& seen, PastLen reached) {
+  if (reached <= seen) return;
+  seen = reached;
+  run.trouble_since.reset();
   if (reached <= run.furthest) return;
   run.furthest = reached;
   run.troubles.Clear();
   run.epochs = 0;
-  run.trouble_since.reset();
 }
 
 bool DrivenSession::Impl::Cancelled(Run& run) {
@@ -66,26 +69,25 @@ void DrivenSession::Impl::SendStep(StepToSend send) {
   view->stages[send.stage].link->Forward(std::move(send.step), now + options.step_timeout, std::move(done));
 }
 
-void DrivenSession::Impl::TakeAnswer(Run& run, Pass& pass, LinkAnswer answer) {
+void DrivenSession::Impl::TakeAnswer(Pass& pass, LinkAnswer answer) {
   auto* reply = std::get_if<Reply<StepResult>>(&answer.reply);
   if (answer.serial != serial || reply == nullptr) return;
   if (observer && std::holds_alternative<StepResult>(*reply)) {
     observer(answer.stage, std::chrono::duration<double>(clock.Now() - answer.sent).count());
   }
   pass.OnReply(answer.stage, answer.ticket, std::move(*reply));
-  Progress(run, pass.tail_end());
 }
 
 Outcome DrivenSession::Impl::RunPass(Run& run, Pass& pass) {
   ++serial;
-  PastLen shown = pass.tail_end();
+  PastLen reached = pass.tail_end();
   for (;;) {
     const Time now = clock.Now();
     while (std::optional<StepToSend> send = pass.NextSend(now)) SendStep(std::move(*send));
-    if (run.sink != nullptr && !run.generating && pass.tail_end() > shown) {
-      shown = pass.tail_end();
-      run.sink->OnPrefill(std::min(shown.value, run.report.prompt_tokens), run.report.prompt_tokens);
+    if (run.sink != nullptr && !run.generating && pass.tail_end() > reached) {
+      run.sink->OnPrefill(std::min(pass.tail_end().value, run.report.prompt_tokens), run.report.prompt_tokens);
     }
+    Progress(run, reached, pass.tail_end());
     if (pass.done()) {
       UpdatePast();
       return Outcome::kDone;
@@ -111,7 +113,7 @@ Outcome DrivenSession::Impl::RunPass(Run& run, Pass& pass) {
     Duration patience = kPollInterval;
     if (std::optional<Time> due = pass.NextDue(now)) patience = std::min<Duration>(patience, *due - now);
     std::optional<LinkAnswer> answer = inbox->Pop(patience);
-    for (; answer; answer = inbox->Pop(Duration::zero())) TakeAnswer(run, pass, std::move(*answer));
+    for (; answer; answer = inbox->Pop(Duration::zero())) TakeAnswer(pass, std::move(*answer));
   }
 }
 

@@ -20,7 +20,7 @@ constexpr uint32_t kRePrefillTries = 3;      // in one epoch, before a new one
 constexpr uint32_t kCapacityTries = 8;       // of an Open before anything was delivered
 constexpr uint32_t kMismatchTries = 3;       // an Open to a worker that is not what it described
 constexpr uint32_t kBugEpochs = 2;           // new epochs against what should not happen at all
-constexpr uint32_t kEvictedEpochs = 64;
+constexpr uint32_t kEpochsMax = 64;          // against a world that evicts, restarts and breaks for ever
 constexpr Duration kCapacityPatience = seconds(2);
 
 // 10 ms, 20 ms, 40 ms … up to `last`, stretched by up to half so that sessions fall out of step.
@@ -34,6 +34,7 @@ Action RePrefillFrom(PastLen from) { return {.move = Move::kRePrefillFrom, .from
 Action Fail(Failure failure) { return {.move = Move::kFail, .failure = failure}; }
 
 Action Repair(const Situation& s) {
+  if (s.epochs >= kEpochsMax) return Fail(Failure::kRouteDown);
   // The first repair is not delayed; later ones are, since the last did not help.
   return {.move = Move::kRepairRoute, .delay = s.epochs <= 1 ? Duration(0) : Backoff(s.epochs, s.jitter, seconds(2))};
 }
@@ -45,7 +46,7 @@ Action NewEpochAgainstBug(const Situation& s) {
 }
 
 Action AfterEviction(const Situation& s) {
-  if (s.epochs >= kEvictedEpochs) return Fail(Failure::kCapacity);
+  if (s.epochs >= kEpochsMax) return Fail(Failure::kCapacity);
   // Two sessions that evict each other would do so for ever; growing pauses let one of them finish.
   return {.move = Move::kNewEpoch, .delay = s.epochs == 0 ? Duration(0) : Backoff(s.epochs, s.jitter, seconds(2))};
 }

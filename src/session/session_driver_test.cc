@@ -61,13 +61,14 @@ class Sink : public AnswerSink {
     return tokens.size() == stop_after ? SinkVerdict::kStop : SinkVerdict::kGoOn;
   }
   void OnPrefill(uint32_t done, uint32_t total) override { prefill.emplace_back(done, total); }
-  bool Cancelled() override { return cancelled; }
+  bool Cancelled() override { return cancelled || (cancel_when && cancel_when()); }
 
   std::vector<Token> tokens;
   std::vector<std::pair<uint32_t, uint32_t>> prefill;
   std::function<void(size_t)> on_token;
   size_t stop_after = 0;
   bool cancelled = false;
+  std::function<bool()> cancel_when;
 };
 
 class SessionDriverTest : public ::testing::Test {
@@ -82,6 +83,7 @@ class SessionDriverTest : public ::testing::Test {
   std::variant<AnswerReport, AnswerFailure> Answer(DrivenSession& session, std::vector<Token> prompt, uint32_t tokens_max) {
     sink_ = Sink();
     sink_.on_token = on_token_;
+    sink_.cancel_when = cancel_when_;
     return session.Answer({std::move(prompt), SamplingParams(), tokens_max}, sink_);
   }
   AnswerReport Good(const std::variant<AnswerReport, AnswerFailure>& result) {
@@ -103,6 +105,7 @@ class SessionDriverTest : public ::testing::Test {
   DriverOptions options_;
   Sink sink_;
   std::function<void(size_t)> on_token_;
+  std::function<bool()> cancel_when_;
 };
 
 TEST_F(SessionDriverTest, PrefillsInChunksThenDecodesTokenByToken) {
@@ -432,6 +435,37 @@ TEST_F(SessionDriverTest, CancelBetweenStepsKeepsThePrefix) {
   EXPECT_EQ(session->past_len(), PastLen(12));
   on_token_ = nullptr;
   EXPECT_EQ(Good(Answer(*session, Prompt(10), 1)).cached_tokens, 9u);
+}
+
+TEST_F(SessionDriverTest, CancelWhileTheRouteIsDown) {
+  auto session = NewSession();
+  on_token_ = [&](size_t) {
+    tail_.link.on_forward = nullptr;
+    tail_.link.on_describe = nullptr;
+  };
+  cancel_when_ = [&] { return route_.state() != RouteState::kServing; };
+  const AnswerReport report = Good(Answer(*session, Prompt(10), 5));
+  EXPECT_EQ(report.end, AnswerEnd::kCancelled);
+  EXPECT_EQ(report.generated_tokens, 1u);
+  EXPECT_EQ(head_.sessions_live(), 0u) << "the stage that lives is told";
+}
+
+TEST_F(SessionDriverTest, CancelWhileWaitingForRoom) {
+  auto session = NewSession();
+  int asked = 0;
+  for (int i = 0; i < 8; ++i) {
+    tail_.StrikeOpen([&](const OpenRequest&) {
+      ++asked;
+      Refusal refusal;
+      refusal.reason = Reason::kCapacity;
+      refusal.retry_after = seconds(1);
+      return std::optional<Reply<OpenReply>>(refusal);
+    });
+  }
+  cancel_when_ = [&] { return asked > 0; };
+  EXPECT_EQ(Good(Answer(*session, Prompt(10), 5)).end, AnswerEnd::kCancelled);
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(head_.sessions_live(), 0u) << "what was opened is given back";
 }
 
 TEST_F(SessionDriverTest, HopTimesAreObserved) {
