@@ -68,7 +68,11 @@ Result<HotKvSettings> WorkerFlags::ResolveHotKv(const Arguments& arguments, cons
   std::map<std::string, std::string> values = {{kSessions, chosen("--hot-kv-max-sessions", sessions_, defaults.sessions_max)},
                                                {kContext, chosen("--hot-kv-context-tokens", context_, context)},
                                                {kTtl, chosen("--hot-kv-ttl-seconds", ttl_, HotKvSettings().ttl_seconds)}};
-  auto get = [&values](const char* name) -> const char* { return values[name].c_str(); };
+  // What nobody set and no verb needs stays absent, so that a refusal blames what was set.
+  auto get = [&values](const char* name) -> const char* {
+    auto found = values.find(name);
+    return found == values.end() ? nullptr : found->second.c_str();
+  };
   uint64_t budget = defaults.budget_tokens;
   if (budget == 0) {
     values[kBudget] = std::to_string(kBudgetMost);
@@ -76,7 +80,10 @@ Result<HotKvSettings> WorkerFlags::ResolveHotKv(const Arguments& arguments, cons
     if (!probe.ok()) return probe.status();
     budget = std::min<uint64_t>(kBudgetMost, uint64_t{probe->sessions_max} * probe->context_tokens);
   }
-  values[kBudget] = chosen("--hot-kv-budget-tokens", budget_, budget);
+  values.erase(kBudget);
+  if (arguments.given("--hot-kv-budget-tokens") || budget != HotKvSettings().budget_tokens) {
+    values[kBudget] = chosen("--hot-kv-budget-tokens", budget_, budget);
+  }
   return ReadHotKvSettings(get);
 }
 

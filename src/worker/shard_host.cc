@@ -75,7 +75,7 @@ void ShardHost::SetState(ShardState state) {
   if (options_.on_state) options_.on_state(state);
 }
 
-std::optional<Refusal> ShardHost::NotServing() const {
+std::optional<Refusal> ShardHost::not_serving() const {
   std::lock_guard lock(mutex_);
   Refusal refusal;
   refusal.reason = Reason::kDraining;
@@ -94,10 +94,17 @@ std::optional<Refusal> ShardHost::NotServing() const {
   return refusal;
 }
 
+Refusal ShardHost::Named(Refusal refusal) const {
+  std::lock_guard lock(mutex_);
+  refusal.message = "layers " + description_.range.Text() + ": " + refusal.message;
+  refusal.incarnation = description_.incarnation;
+  return refusal;
+}
+
 void ShardHost::Post(Command command, uint64_t bytes) {
-  std::optional<Refusal> refusal = NotServing();
+  std::optional<Refusal> refusal = not_serving();
   if (!refusal && mailbox_.Put(command, bytes)) return;
-  if (!refusal) refusal = NotServing();  // it stopped in between
+  if (!refusal) refusal = not_serving();  // it stopped in between
   RefuseCommand(command, *refusal);
 }
 

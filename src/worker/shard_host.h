@@ -65,6 +65,11 @@ class ShardHost {
   // Runs `then` now, or on the engine thread once the mailbox has room again: whoever reads messages asks before the next one.
   void WhenRoom(std::function<void()> then) { mailbox_.WhenRoom(std::move(then)); }
 
+  // Why nothing can be asked of the shard now: it starts, stops or is poisoned. Nothing while it serves or drains.
+  std::optional<Refusal> not_serving() const;
+  // A refusal that was made before the shard saw the request, with the shard's name and incarnation.
+  Refusal Named(Refusal refusal) const;
+
   // The drain ended all sessions.
   bool drained() const;
   // Why it serves no more: the engine could not be made, or an invariant broke. Ok while it serves.
@@ -99,8 +104,6 @@ class ShardHost {
   void AdvanceDrain(ShardCore& core);
   void RefuseCommand(Command& command, const Refusal& refusal);
   void SetState(ShardState state);
-  // Nothing while commands may be queued.
-  std::optional<Refusal> NotServing() const;
 
   const ShardHostOptions options_;
   const MakeEngine make_engine_;
