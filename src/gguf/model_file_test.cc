@@ -171,6 +171,20 @@ TEST_P(SplitSetTest, LinksIntoABlobStoreAreUsable) {
 
 INSTANTIATE_TEST_SUITE_P(FirstPart, SplitSetTest, testing::Values(FirstPart::kHoldsTensors, FirstPart::kMetadataOnly));
 
+TEST(ModelFileTest, ATensorInTwoPartsIsNamed) {
+  TestFolder folder;
+  for (uint16_t i = 0; i < 2; ++i) {
+    const std::vector<MetadataEntry> metadata = {Number16("split.no", i), Number16("split.count", 2),
+                                                 MetadataEntry::Uint32("split.tensors.count", 2)};
+    const EncodedHeader header = EncodeHeader(metadata, std::vector<TensorLayout>{{"t", 0, {8}, 32}});
+    TestFolder::Write(FormatSplitName(folder.File("m"), i + 1u, 2), header.bytes + std::string(32, 'x'));
+  }
+  const std::string second = FormatSplitName(folder.File("m"), 2, 2);
+  const Status status = ModelFile::Open(FormatSplitName(folder.File("m"), 1, 2)).status();
+  EXPECT_EQ(status.code(), StatusCode::kBadModel);
+  EXPECT_TRUE(status.message().starts_with(second + ": tensor \"t\"")) << status.message();
+}
+
 TEST(SplitNameTest, ParsesOnlyWholeNames) {
   const std::optional<SplitName> name = ParseSplitName("/a b/m-00002-of-00010.gguf");
   ASSERT_TRUE(name.has_value());

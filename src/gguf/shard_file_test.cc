@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/sha256.h"
+#include "gguf/gguf_writer.h"
 #include "gguf/output_file.h"
 #include "gguf/shard_keys.h"
 #include "tiny/test_folder.h"
@@ -251,6 +252,48 @@ TEST_F(ShardFileTest, RootIsOfTheModelNotOfTheFile) {
   EXPECT_NE(manifest_.text.find("\ntensor blk.0.attn_k.weight f32 64x32 "), std::string::npos);
 }
 
+// Converters write a number once or once per layer, as one integer type or another.
+TEST_F(ShardFileTest, RootDoesNotDependOnHowANumberIsWritten) {
+  const std::string bytes = TestFolder::Read(model_);
+  const auto root_with = [&](const MetadataEntry& heads) {
+    std::vector<MetadataEntry> metadata = file_->metadata();
+    for (MetadataEntry& entry : metadata) {
+      if (entry.key == heads.key) entry = heads;
+    }
+    std::vector<TensorLayout> layouts;
+    for (const TensorInfo& tensor : file_->tensors()) layouts.push_back({tensor.name, tensor.type, tensor.dims, tensor.bytes});
+    const EncodedHeader header = EncodeHeader(metadata, layouts);
+    TestFolder::Write(Out("other.gguf"), header.bytes + bytes.substr(file_->tensors()[0].offset));
+    const Result<ModelFile> other = ModelFile::Open(Out("other.gguf"));
+    EXPECT_TRUE(other.ok()) << other.status().message();
+    const ShardPlan plan = PlanShard(*other, ReadModelShape(*other).value(), {1, 3}).value();
+    for (const MetadataEntry& entry : plan.metadata) {
+      if (entry.key == heads.key && entry.type == ValueType::kArray) {
+        EXPECT_EQ(entry.count, 2u);
+      }
+    }
+    return BuildManifest(*other, nullptr)->model_root;
+  };
+  const std::string key = "llama.attention.head_count_kv";
+  EXPECT_EQ(root_with(MetadataEntry::Uint32Array(key, {1, 1, 1})), manifest_.model_root);
+  MetadataEntry wide = MetadataEntry::Uint32(key, 1);
+  wide.type = wide.element_type = ValueType::kUint64;
+  wide.raw.resize(8, '\0');
+  EXPECT_EQ(root_with(wide), manifest_.model_root);
+  EXPECT_NE(root_with(MetadataEntry::Uint32(key, 2)), manifest_.model_root);
+}
+
+TEST_F(ShardFileTest, RootCoversTheTokenizer) {
+  tiny::TinyModelOptions options = tiny::TextModelOptions();
+  options.layers = 3;
+  MakeModel(options);
+  const Sha256Digest root = manifest_.model_root;
+  options.vocabulary_max = 2049;
+  MakeModel(options);
+  EXPECT_NE(manifest_.model_root, root);
+  EXPECT_NE(manifest_.text.find("key tokenizer.chat_template sha256:"), std::string::npos);
+}
+
 TEST_F(ShardFileTest, ParallelCutsDoNotMix) {
   std::vector<std::thread> threads;
   std::vector<Status> statuses(4);
@@ -327,6 +370,54 @@ TEST_F(ShardFileTest, AKilledWriterLeavesNoFinalName) {
   EXPECT_FALSE(std::filesystem::exists(Out("s")));
   EXPECT_TRUE(Cut({0, 1}, Out("s")).ok());
 }
+
+struct RealModel {
+  const char* name;
+  std::vector<uint32_t> cuts;
+  double size_max;               // of all shards together, in models; a tied one has its embedding twice
+};
+
+class RealModelTest : public testing::TestWithParam<RealModel> {};
+
+TEST_P(RealModelTest, ShardsAreVerifiedAndTakeLittleMore) {
+  const std::string name = GetParam().name;
+  if (std::getenv("MESHNET_REAL_MODELS") == nullptr) GTEST_SKIP() << "needs MESHNET_REAL_MODELS=1 and the model: scripts/model " << name;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const std::string folder = cache != nullptr ? cache : std::string(std::getenv("HOME")) + "/.cache";
+  const std::string path = folder + "/meshnet/models/" + name + ".gguf";
+  const Result<ModelFile> file = ModelFile::Open(path);
+  if (!file.ok()) GTEST_SKIP() << "no model (" << file.status().message() << "): scripts/model " << name;
+  const Result<ModelShape> shape = ReadModelShape(*file);
+  ASSERT_TRUE(shape.ok()) << shape.status().message();
+  const Result<Manifest> manifest = BuildManifest(*file, nullptr);
+  ASSERT_TRUE(manifest.ok()) << manifest.status().message();
+  const Result<std::vector<LayerRange>> ranges = RangesOfCuts(*shape, GetParam().cuts);
+  ASSERT_TRUE(ranges.ok()) << ranges.status().message();
+  const TestFolder out;
+  uint64_t bytes = 0;
+  for (LayerRange range : *ranges) {
+    const Result<ShardPlan> plan = PlanShard(*file, *shape, range);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    const Result<WrittenShard> shard = WriteShard(*file, *plan, *manifest, out.File(range.Text()), Overwrite::kRefuse, nullptr);
+    ASSERT_TRUE(shard.ok()) << shard.status().message();
+    bytes += shard->bytes;
+    const Result<ModelFile> reopened = ModelFile::Open(shard->path);
+    const Result<std::optional<ShardIdentity>> identity = ReadShardIdentity(*reopened);
+    ASSERT_TRUE(identity.ok() && identity->has_value());
+    const Status verified = VerifyShardIdentity(*reopened, **identity, nullptr);
+    EXPECT_TRUE(verified.ok()) << verified.message();
+  }
+  EXPECT_LE(static_cast<double>(bytes), GetParam().size_max * static_cast<double>(file->parts()[0].bytes));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, RealModelTest,
+                         testing::Values(RealModel{"smollm2-135m", {1, 29}, 1.4}, RealModel{"gemma3-270m", {7}, 1.8},
+                                         RealModel{"qwen2.5-coder-1.5b", {14}, 1.05}),
+                         [](const testing::TestParamInfo<RealModel>& model) {
+                           std::string name = model.param.name;
+                           std::replace_if(name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace meshnet::gguf
