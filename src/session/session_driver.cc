@@ -117,12 +117,6 @@ std::optional<AnswerFailure> DrivenSession::Impl::CheckLogits(size_t token_count
   if (token_count > rows) {
     return refuse("a chunk of " + std::to_string(token_count) + " tokens, a step of this route has at most " + std::to_string(rows));
   }
-  const ShardDescription& tail = view->stages.back().description;
-  const uint64_t bytes = uint64_t{token_count} * tail.vocabulary_size * sizeof(float);
-  if (tail.limits.frame_bytes_max > 0 && bytes > tail.limits.frame_bytes_max) {
-    return refuse("the logits of " + std::to_string(token_count) + " rows take " + std::to_string(bytes) + " bytes, a frame of the tail has at most " +
-                  std::to_string(tail.limits.frame_bytes_max) + ": take smaller chunks");
-  }
   return std::nullopt;
 }
 
