@@ -19,7 +19,7 @@ LLAMA_ROOMS = {"engine/llama", "text/llama"}
 # Header prefix -> rooms that may include it, and what the file's name must contain (anything when None).
 OUTSIDE = [
     (r"(llama|ggml|gguf|ggml-.*|llama-cpp|common|chat|sampling|server-.*|json-schema-to-grammar|mtmd.*)\.h$", LLAMA_ROOMS, None),
-    (r"grpcpp/|grpc/", {"wire", "worker"}, r"grpc|service|client|tls"),
+    (r"grpcpp/|grpc/", {"wire", "worker"}, r"grpc|service|client|tls|stream|server"),
     (r"meshnet/shard/v1/", {"wire", "worker"}, None),
     (r"(cpp-httplib/)?httplib\.h$", {"gateway", "cli"}, r"http"),
     (r"openssl/", {"base", "wire", "gateway"}, r"sha256|system|tls|http"),

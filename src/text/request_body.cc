@@ -61,7 +61,9 @@ void ReadPrompt(FieldReader& fields, const ordered_json& source, const std::stri
       prompt->push_back(piece.get<Token>());
     }
   };
-  if (!source.is_array()) {
+  if (source.is_number()) {
+    fields.Fail(path, "\"" + path + "\" must be a string or a list of token ids, not a number.");
+  } else if (!source.is_array()) {
     add(source, path);
   } else {
     for (size_t i = 0; i < source.size() && fields.ok(); ++i) add(source[i], path + "[" + std::to_string(i) + "]");
