@@ -208,8 +208,8 @@ Usage AnswerInFlight::TotalUsage() const {
   for (size_t i = 0; i < choices_.size(); ++i) {
     const AnswerReport& report = choices_[i].report;
     usage.completion_tokens += report.generated_tokens;
-    // The n choices of one prompt follow each other: it counts once.
-    if (i > 0 && request_->choices[i].prompt == request_->choices[i - 1].prompt) continue;
+    // The n choices of one prompt follow each other.
+    if (i > 0 && request_->choices[i].prompt_index == request_->choices[i - 1].prompt_index) continue;
     usage.prompt_tokens += report.prompt_tokens;
     usage.cached_tokens += report.cached_tokens;
   }

@@ -17,9 +17,7 @@ namespace {
 
 constexpr int kAcceptsAtOnce = 64;
 constexpr Duration kAcceptPause = std::chrono::milliseconds(50);
-// When requests wait for a thread, one that is being read for this long may be cut for them.
-constexpr Duration kSlowReader = std::chrono::seconds(2);
-constexpr int kCrowdedTickMilliseconds = 200;
+constexpr int kCrowdedTickMilliseconds = 100;  // between looks while requests wait for a thread
 
 Time Now() { return std::chrono::steady_clock::now(); }
 
@@ -234,7 +232,7 @@ void ConnectionLoop::CutSlowReaders() {
   std::lock_guard lock(mutex_);
   for (HttpConnection* connection : active_) {
     if (wanted == 0) return;
-    if (connection->reading_for() < kSlowReader) continue;
+    if (connection->reading_for() < options_.slow_read) continue;
     connection->Shut();
     --wanted;
   }

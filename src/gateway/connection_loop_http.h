@@ -26,6 +26,8 @@ class ConnectionServer {
 struct ConnectionLoopOptions {
   Duration keep_alive = std::chrono::seconds(75);
   ConnectionLimits limits;
+  // When requests wait for a thread, one that is being read for this long may be cut for them.
+  Duration slow_read = std::chrono::seconds(2);
   size_t threads_max = 256;
   size_t connections_max = 4096;
 };

@@ -96,6 +96,7 @@ class HttplibServer final : public HttpServer, private httplib::Server, private 
     ConnectionLoopOptions loop;
     loop.keep_alive = options_.keep_alive;
     loop.limits = {options_.idle_read_limit, options_.idle_write_limit};
+    loop.slow_read = options_.slow_read;
     loop.threads_max = options_.threads_max;
     loop.connections_max = options_.connections_max;
     auto started = ConnectionLoop::Start(bound.socket, loop, std::move(tls), *this);

@@ -17,6 +17,7 @@ struct HttpServerOptions {
   Duration idle_read_limit = std::chrono::seconds(60);
   Duration idle_write_limit = std::chrono::seconds(60);
   Duration keep_alive = std::chrono::seconds(75);  // an idle connection stays open this long
+  Duration slow_read = std::chrono::seconds(2);     // when all threads are taken, a request that takes longer to arrive is cut
   size_t threads_max = 256;        // requests being read or answered at once
   size_t connections_max = 4096;   // beyond it the longest idle one is closed, or the new one
   size_t body_bytes_max = 32u << 20;

@@ -138,7 +138,7 @@ TEST_F(HttpServerTest, NonsenseAndIdleConnectionsCostNoThread) {
 }
 
 TEST_F(HttpServerTest, SlowSendersMakeWay) {
-  Start({.threads_max = 2});
+  Start({.slow_read = 50ms, .threads_max = 2});
   std::vector<std::unique_ptr<RawHttpClient>> slow;
   for (int i = 0; i < 6; ++i) {
     slow.push_back(std::make_unique<RawHttpClient>(address_));

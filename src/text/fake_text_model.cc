@@ -148,6 +148,7 @@ class FakeTextModel : public TextModel {
       for (uint32_t i = 0; i < count; ++i) {
         ParsedRequest::Choice choice;
         choice.index = static_cast<uint32_t>(request->choices.size());
+        choice.prompt_index = choice.index / count;
         choice.prompt = prompt;
         choice.sampling = sampling;
         choice.sampling.seed += i;

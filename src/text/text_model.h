@@ -62,6 +62,7 @@ class ParsedRequest {
 
   struct Choice {
     uint32_t index = 0;            // `index` in the answer
+    uint32_t prompt_index = 0;     // the n choices of one prompt share it: its tokens count once
     std::vector<Token> prompt;
     SamplingParams sampling;       // seed resolved, different per choice
   };

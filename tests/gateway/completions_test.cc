@@ -144,12 +144,12 @@ TEST(CompletionsTest, SeveralChoicesShareOneStream) {
 TEST(CompletionsTest, EachPromptOfAListIsAnsweredAndCounted) {
   GatewayBed bed;
   json request = Completion("", 4);
-  request["prompt"] = {"abc", "defgh"};
+  request["prompt"] = {"abc", "defgh", "defgh"};
   const json body = JsonOf(bed.Post("/v1/completions", request));
-  ASSERT_EQ(body["choices"].size(), 2u);
+  ASSERT_EQ(body["choices"].size(), 3u);
   EXPECT_EQ(body["choices"][0]["text"], bed.ExpectedCompletion("abc", 4));
   EXPECT_EQ(body["choices"][1]["text"], bed.ExpectedCompletion("defgh", 4));
-  EXPECT_EQ(body["usage"]["prompt_tokens"], 8);
+  EXPECT_EQ(body["usage"]["prompt_tokens"], 13);  // equal prompts are two all the same
 }
 
 TEST(CompletionsTest, TheSameOwnersPrefixIsReused) {

@@ -173,6 +173,7 @@ std::unique_ptr<ParsedRequest> LlamaTextModel::Assemble(ApiKind kind, const Answ
     for (uint32_t i = 0; i < answer.count; ++i) {
       ParsedRequest::Choice choice;
       choice.index = static_cast<uint32_t>(request->choices.size());
+      choice.prompt_index = choice.index / answer.count;
       choice.prompt = tokens;
       choice.sampling = prompt.sampling;
       choice.sampling.seed = SeedOf(seed, i);
