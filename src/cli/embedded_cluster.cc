@@ -17,6 +17,7 @@ namespace {
 
 // sun_path has 108 bytes; gRPC wants a closing zero.
 constexpr size_t kSocketPathMax = 100;
+constexpr Duration kConnectPause = std::chrono::milliseconds(50);
 constexpr Duration kConnectTimeout = std::chrono::seconds(10);
 // A worker answers Describe even while it computes. One that has been silent this long is stopped or stuck, and its route waits for it in vain.
 constexpr Duration kAskEvery = std::chrono::seconds(5);
@@ -163,7 +164,13 @@ void EmbeddedCluster::RequestStop(StopKind kind) {
 Status EmbeddedCluster::WaitReady(const std::function<bool()>& cancelled) {
   Status ready = supervisor_->WaitReady(cancelled);
   if (!ready.ok()) return ready;
+  // A channel that looked before its worker listened is in its pause before the next try, and fails at once until then.
+  Time deadline = clock_.Now() + kConnectTimeout;
   Status connected = route_->Connect(kConnectTimeout);
+  while (connected.code() == StatusCode::kPeerUnreachable && clock_.Now() < deadline && !cancelled()) {
+    std::this_thread::sleep_for(kConnectPause);
+    connected = route_->Connect(kConnectTimeout);
+  }
   if (!connected.ok()) return connected;
   hang_watch_ = std::make_unique<HangWatch>(links(), *supervisor_, clock_);
   return OkStatus();

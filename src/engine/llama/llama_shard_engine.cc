@@ -168,7 +168,10 @@ Result<std::unique_ptr<LlamaEngine>> CreateLlamaEngine(const EngineOptions& opti
   Result<EngineSettings> settings = ResolveSettings(options, claim->place(), PhysicalCores());
   if (!settings.ok()) return settings.status();
   if (settings->numerics == NumericsMode::kExact) {
-    if (Status status = CheckExactWeights(file->tensors()); !status.ok()) return status;
+    Result<std::optional<gguf::ShardIdentity>> identity = gguf::ReadShardIdentity(*file);
+    if (!identity.ok()) return identity.status();
+    const std::vector<std::string> holes = *identity ? (*identity)->holes : std::vector<std::string>();
+    if (Status status = CheckExactWeights(file->tensors(), holes); !status.ok()) return status;
   }
   LlamaEngineParts parts;
   parts.settings = *settings;
@@ -212,7 +215,7 @@ Result<std::unique_ptr<ReferenceContext>> CreateReferenceContext(const std::stri
   Result<EngineSettings> settings = ResolveSettings(options, {.head = true, .tail = true}, PhysicalCores());
   if (!settings.ok()) return settings.status();
   if (settings->numerics == NumericsMode::kExact) {
-    if (Status status = CheckExactWeights(file->tensors()); !status.ok()) return status;
+    if (Status status = CheckExactWeights(file->tensors(), {}); !status.ok()) return status;
   }
   // One sequence, with the cells that one sequence of the workers has: their number picks long-RoPE factors.
   if (settings->partitioned) settings->cells /= settings->sessions;

@@ -44,10 +44,10 @@ std::string BackendNames(const EngineSettings& settings) {
 
 }  // namespace
 
-Status CheckExactWeights(std::span<const gguf::TensorInfo> tensors) {
+Status CheckExactWeights(std::span<const gguf::TensorInfo> tensors, std::span<const std::string> holes) {
   for (const gguf::TensorInfo& tensor : tensors) {
     const auto matrix_dims = std::count_if(tensor.dims.begin(), tensor.dims.end(), [](uint64_t dim) { return dim > 1; });
-    if (matrix_dims < 2) continue;
+    if (matrix_dims < 2 || std::find(holes.begin(), holes.end(), tensor.name) != holes.end()) continue;
     const gguf::GgmlType* type = gguf::FindGgmlType(tensor.type);
     const std::string_view name = type ? type->name : "unknown";
     if (std::find(kExactTypes.begin(), kExactTypes.end(), name) != kExactTypes.end()) continue;

@@ -13,7 +13,8 @@ namespace meshnet {
 
 // kRefused names a tensor and its type when results could depend on step shapes (engine design, section 3). Vectors (norms, biases) may have
 // any type.
-Status CheckExactWeights(std::span<const gguf::TensorInfo> tensors);
+// `holes` are tensors that this stage never reads.
+Status CheckExactWeights(std::span<const gguf::TensorInfo> tensors, std::span<const std::string> holes);
 
 NumericsFingerprint FingerprintOf(const EngineSettings& settings, uint32_t context_tokens);
 
