@@ -150,7 +150,7 @@ TEST(RequestBodyTest, NamesTheFieldThatIsWrong) {
 
 TEST(RequestBodyTest, NamesTheFieldThatIsWrongInCompletions) {
   const Refused cases[] = {
-      {R"("model":"m")", "prompt"}, {R"("prompt":7)", "prompt"}, {R"("prompt":{})", "prompt"}, {R"("prompt":[])", "prompt"}, {R"("prompt":[""])", "prompt[0]"},
+      {R"("model":"m")", "prompt"}, {R"("prompt":7)", "prompt"}, {R"("prompt":{})", "prompt"}, {R"("prompt":[])", "prompt"},
       {R"("prompt":[[]])", "prompt[0]"}, {R"("prompt":[1000])", "prompt[0]"}, {R"("prompt":[1,-1])", "prompt[1]"}, {R"("prompt":[1,2.5])", "prompt[1]"}, {R"("prompt":[["a"],[true]])", "prompt[1][0]"},
       {R"("prompt":"a","echo":true)", "echo"}, {R"("prompt":"a","suffix":"b")", "suffix"}, {R"("prompt":"a","best_of":2)", "best_of"}, {R"("prompt":"a","logprobs":true)", "logprobs"},
       {R"("prompt":"a","logprobs":21)", "logprobs"}, {R"("prompt":"a","tools":[])", "tools"}, {R"("prompt":"a","messages":[])", "messages"},
