@@ -23,7 +23,9 @@ struct ServeWish {
 void StopWorkers(EmbeddedCluster& cluster, Signals& signals) {
   cluster.RequestStop(StopKind::kGraceful);
   while (!cluster.supervisor().ended()) {
-    if (signals.Wait(std::chrono::milliseconds(20))) cluster.RequestStop(StopKind::kNow);
+    if (!signals.Wait(std::chrono::milliseconds(20))) continue;
+    Say("a second signal: stopping at once");
+    cluster.RequestStop(StopKind::kNow);
   }
   cluster.supervisor().Stop(StopKind::kNow);
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 #include <map>
 
@@ -353,7 +354,15 @@ TEST(ShardHostTest, AnswersEverybodyWhenItStops) {
   shard.engine_gate().WaitForCall();
   std::future<Reply<StepResult>> waiting = queued.Prefill({1}, RowsWanted::kNone);
   std::thread stop([&] { shard.host().Stop(); });
-  shard.WaitFor([&] { return std::get<Refusal>(queued.TryOpen()).message.find("stopping") != std::string::npos; });
+  // Asked without waiting: an Open that is earlier than the stop is answered only after the call that runs.
+  std::atomic<bool> stopping{false};
+  shard.WaitFor([&] {
+    queued.AskOpen([&stopping](const Reply<OpenReply>& reply) {
+      const auto* refusal = std::get_if<Refusal>(&reply);
+      if (refusal != nullptr && refusal->message.find("stopping") != std::string::npos) stopping = true;
+    });
+    return stopping.load();
+  });
   shard.engine_gate().Open();
   stop.join();
   EXPECT_TRUE(std::holds_alternative<StepResult>(running.get()));  // a call that runs is finished

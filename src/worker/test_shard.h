@@ -189,14 +189,17 @@ class TestSession {
   StepSeq next() const { return next_; }
   const std::vector<Token>& log() const { return log_; }
 
-  Reply<OpenReply> TryOpen(uint32_t reserve = 32) {
+  void AskOpen(ShardLink::Done<OpenReply> done, uint32_t reserve = 32) {
     OpenRequest request;
     request.key = key_;
     request.model_root = shard_.model_root;
     request.range = shard_.range;
     request.reserve_tokens = reserve;
+    link_.Open(request, InAMinute(), std::move(done));
+  }
+  Reply<OpenReply> TryOpen(uint32_t reserve = 32) {
     auto promise = std::make_shared<std::promise<Reply<OpenReply>>>();
-    link_.Open(request, InAMinute(), [promise](Reply<OpenReply> reply) { promise->set_value(std::move(reply)); });
+    AskOpen([promise](Reply<OpenReply> reply) { promise->set_value(std::move(reply)); }, reserve);
     Reply<OpenReply> reply = promise->get_future().get();
     if (OpenReply* opened = std::get_if<OpenReply>(&reply)) {
       incarnation_ = opened->incarnation;

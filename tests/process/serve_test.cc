@@ -85,7 +85,7 @@ TEST_F(ServeTest, AKilledWorkerIsAPauseAndTheAnswerIsTheSame) {
     EXPECT_TRUE(Eventually([&] { return Get(server.url, "/readyz").status == 200; }));
     EXPECT_NE(WorkerPid(server.url, stage), victim);
   }
-  EXPECT_THAT(server.process->err(), testing::AllOf(HasSubstr("stage 0 [0,2)"), HasSubstr("stage 1 [2,4)")));
+  EXPECT_THAT(server.process->err(), testing::AllOf(HasSubstr("stage 0 [0,"), HasSubstr("stage 1 [")));
 }
 
 TEST_F(ServeTest, NoWorkerOutlivesAKilledParent) {
@@ -121,7 +121,7 @@ TEST_F(ServeTest, AWorkerThatDiesTooOftenEndsItWithFour) {
     killed.push_back(victim);
   }
   EXPECT_EQ(server.process->Wait(), 4) << server.process->err();
-  EXPECT_THAT(server.process->err(), testing::AllOf(HasSubstr("stage 1 [2,4)"), HasSubstr("5 restarts in 60 s")));
+  EXPECT_THAT(server.process->err(), testing::AllOf(HasSubstr("stage 1 ["), HasSubstr("5 restarts in 60 s")));
   EXPECT_THAT(TemporaryNames(), ElementsAre());
 }
 
@@ -219,9 +219,11 @@ TEST_F(ServeTest, ALongTemporaryPathFallsBackToLoopback) {
 TEST_F(ServeTest, WorkersAndGatewayByHandAreTheSameThing) {
   json cut = json::parse(Meshnet({"cut", TextModel(), "--shards", "2", "-o", Path("out"), "--json"}).out);
   std::string head = cut["shards"][0]["file"], tail = cut["shards"][1]["file"];
+  json layers = cut["shards"][1]["layers"];
+  std::string range = std::to_string(layers[0].get<int>()) + ":" + std::to_string(layers[1].get<int>());
   std::string socket = "unix:" + Path("tmp/w0.sock");
   std::unique_ptr<TestProcess> one = Start({"worker", "--shard", head, "--listen", socket, "-t", "1"});
-  std::unique_ptr<TestProcess> other = Start({"worker", "--model", TextModel(), "--layers", "2:4", "--listen", "unix:" + Path("tmp/w1.sock"), "-t", "1"});
+  std::unique_ptr<TestProcess> other = Start({"worker", "--model", TextModel(), "--layers", range, "--listen", "unix:" + Path("tmp/w1.sock"), "-t", "1"});
   std::unique_ptr<TestProcess> gateway =
       Start({"gateway", "--route", "unix:" + Path("tmp/w1.sock") + "," + socket, "--vocab", head, "--listen", "127.0.0.1:0"});
   ASSERT_TRUE(Eventually([&] { return gateway->out().find('\n') != std::string::npos || !gateway->running(); }));
