@@ -18,7 +18,8 @@ namespace {
 
 constexpr Duration kStatusLimit = std::chrono::milliseconds(800);  // of a worker's answer in /cluster/v1/status
 constexpr Duration kStopLimit = std::chrono::seconds(2);           // for releasing idle sessions
-constexpr size_t kAnswerThreadsMax = 1024;                         // each choice that runs or waits has one
+constexpr size_t kAnswerThreadsMax = 2048;                         // each choice that runs or waits has one
+constexpr size_t kSessionsMax = 256;                               // no route has more
 
 std::vector<Token> CanaryPrompt(const TextModel& text) {
   std::vector<Token> prompt;
@@ -269,6 +270,8 @@ Result<std::unique_ptr<Gateway>> StartGateway(GatewayOptions options, GatewayLim
   if (!door.ok()) return door.status();
   if (options.model_id.empty()) options.model_id = text.model_name();
   limits.monitor.canary_prompt = CanaryPrompt(text);
+  // The line must be what is full first: it knows how many wait and says so.
+  limits.requests_max = std::max<size_t>(limits.requests_max, kSessionsMax + std::min<size_t>(options.queue_max, kAnswerThreadsMax));
   auto server = std::make_unique<GatewayServer>(std::move(options), std::move(limits), std::move(door->keys), route, text,
                                                 std::move(worker_links), clock);
   const Status status = server->Open(door->bound);

@@ -14,7 +14,7 @@ struct GatewayLimits {
   AnswerLimits answer;
   HttpServerOptions http;       // the TLS paths, the read limit and the threads come from elsewhere
   MonitorOptions monitor;       // the canary prompt comes from the text model
-  size_t requests_max = 384;    // being worked on at once, streams that a slow client still reads included
+  size_t requests_max = 384;    // at least so many may be worked on at once, streams that a slow client still reads included
   size_t reserved_threads = 128;  // beyond those, for probes, errors and requests that are still being read
 };
 

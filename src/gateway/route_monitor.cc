@@ -9,6 +9,7 @@
 namespace meshnet::gateway {
 namespace {
 
+constexpr Duration kNotReadyPause = std::chrono::milliseconds(50);
 constexpr int kCanaryTries = 4;  // two equal ones in a row are needed
 // No user's owner name has a control character in front.
 constexpr const char* kCanaryOwner = "\1canary";
@@ -111,16 +112,24 @@ std::vector<WorkerView> RouteMonitor::AskWorkers(Duration limit) {
 
 void RouteMonitor::Loop() {
   for (;;) {
+    const uint64_t generation = route_.generation();  // before the look: a repair in between is not waited for
     if (!route_.view()) {
-      // Also what makes a route that was never connected connect itself.
-      (void)route_.WaitForRepair(route_.generation(), clock_.Now() + options_.interval, [this] {
+      // Also what makes a route that was never connected connect itself. Returns as soon as it serves.
+      (void)route_.WaitForRepair(generation, clock_.Now() + options_.interval, [this] {
         std::lock_guard lock(mutex_);
         return stopping_;
       });
     }
-    Judge(AskWorkers(options_.answer_limit));
+    // Workers of a broken route would only be waited for: the route says which one it is.
+    const bool serving = route_.view() != nullptr;
+    if (serving) {
+      Judge(AskWorkers(options_.answer_limit));
+    } else {
+      Say(route_.trouble());
+    }
     std::unique_lock lock(mutex_);
-    if (wake_.wait_for(lock, options_.interval, [&] { return stopping_; })) return;
+    const Duration pause = serving ? options_.interval : std::min(options_.interval, kNotReadyPause);
+    if (wake_.wait_for(lock, pause, [&] { return stopping_; })) return;
   }
 }
 
