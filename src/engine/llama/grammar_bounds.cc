@@ -152,6 +152,38 @@ Status CheckGrowth(const std::vector<std::vector<Beginning>>& leftmost) {
   return OkStatus();
 }
 
+// A rule that neither reaches a character nor can be nothing leaves llama.cpp without any stack, and it asserts that there is one.
+Status CheckBeginnings(const std::vector<std::vector<GrammarElement>>& rules, const std::vector<std::vector<Beginning>>& leftmost,
+                       const std::vector<bool>& nullable) {
+  std::vector<std::vector<uint32_t>> begun_by(rules.size());
+  std::vector<bool> begins(rules.size(), false);
+  std::vector<uint32_t> found;
+  for (uint32_t rule = 0; rule < rules.size(); ++rule) {
+    for (const Beginning& child : leftmost[rule]) begun_by[child.rule].push_back(rule);
+    bool at_beginning = true;
+    for (const GrammarElement& element : rules[rule]) {
+      const bool reference = element.kind == Kind::kRule;
+      if (at_beginning && !reference && !Ends(element.kind) && !begins[rule]) {
+        begins[rule] = true;
+        found.push_back(rule);
+      }
+      at_beginning = Ends(element.kind) || (at_beginning && reference && nullable[element.value]);
+    }
+  }
+  while (!found.empty()) {
+    const uint32_t rule = found.back();
+    found.pop_back();
+    for (uint32_t parent : begun_by[rule]) {
+      if (!begins[parent]) found.push_back(parent);
+      begins[parent] = true;
+    }
+  }
+  for (uint32_t rule = 0; rule < rules.size(); ++rule) {
+    if (!begins[rule] && !nullable[rule]) return Refused("the grammar cannot be used: a rule never comes to a character");
+  }
+  return OkStatus();
+}
+
 // Depth-first over left-most rules without recursion: finds left recursion, the longest chain and the number of ways down.
 Status CheckLeftmost(const std::vector<std::vector<Beginning>>& leftmost, const GrammarBounds& bounds) {
   enum class Mark : uint8_t { kNew, kOpen, kDone };
@@ -225,8 +257,12 @@ Status CheckGrammar(std::string_view text, const GrammarBounds& bounds, const Is
   if (!rules.ok()) return rules.status();
   const Status leftmost = CheckLeftmost(LeftmostRules(rules->rules, WrittenEmpty(rules->rules)), bounds);
   if (!leftmost.ok()) return leftmost;
-  const Status growth = CheckGrowth(LeftmostRules(rules->rules, NullableRules(rules->rules)));
+  const std::vector<bool> nullable = NullableRules(rules->rules);
+  const std::vector<std::vector<Beginning>> beginnings = LeftmostRules(rules->rules, nullable);
+  const Status growth = CheckGrowth(beginnings);
   if (!growth.ok()) return growth;
+  const Status begun = CheckBeginnings(rules->rules, beginnings, nullable);
+  if (!begun.ok()) return begun;
   return CheckReadings(*rules, bounds);
 }
 

@@ -77,6 +77,8 @@ ws ::= | " " | "\n" [ \t]{0,20}
       {"left recursion", "root ::= root \"a\" | \"b\"", "left recursion"},
       {"hidden left recursion", "root ::= a\na ::= x a \"z\"\nx ::= y\ny ::= \"q\" |", "left recursion"},
       {"left recursion far from root", "root ::= \"a\"\nb ::= c\nc ::= b", "left recursion"},
+      {"rule that never begins", "root ::= b root\nb ::= y\ny ::= \"\"", "never comes to a character"},
+      {"rule that never ends", "root ::= \"{\" root \"}\"", ""},
       {"long chain", Chain(5000, ""), "begin with each other"},
       {"doubling chain", Chain(40, " | "), "too many ways"},
       {"doubling readings at the start", Chain(14, " \"a\" | "), "too ambiguous"},

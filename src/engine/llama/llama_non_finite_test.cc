@@ -41,6 +41,8 @@ struct Layout {
   std::string name;
   uint32_t budget_tokens;
   bool flash_attention;
+
+  bool one_pool() const { return budget_tokens < 1024; }
 };
 
 // Layer 0's keys are huge along the first embedding element, which only one token has: its key overflows f16.
@@ -97,7 +99,8 @@ TEST_P(NonFiniteTest, LeavesNothingForTheNextOwner) {
     engine_->Remove(SequenceId(1));
     EXPECT_EQ(engine_.past_len(1), PastLen(0));
     ASSERT_EQ(engine_.Feed(1, prompt).fate, EngineFate::kDone);
-    EXPECT_EQ(ValuesOf(engine_.Feed(1, {8})), expected) << round;
+    // In one pool the cells stand elsewhere than before, so sums are taken in another order.
+    EXPECT_THAT(ValuesOf(engine_.Feed(1, {8})), testing::Pointwise(testing::FloatNear(GetParam().one_pool() ? 1e-3f : 0.0f), expected)) << round;
     engine_->Remove(SequenceId(1));
   }
   EXPECT_EQ(engine_.Feed(2, {7}).fate, EngineFate::kDone);

@@ -12,9 +12,9 @@
 namespace meshnet {
 namespace {
 
-// Measured bit-equal over threads, chunk sizes, neighbours and replay with flash attention on and no repacking. f32, f16, bf16 and iq4_nl are
-// not among them: llama.cpp's tiny matrix kernels add up in another order as soon as a call has several rows.
-constexpr std::array<std::string_view, 9> kExactTypes = {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_K", "q5_K", "q6_K", "q3_K"};
+// Measured bit-equal over threads, chunk sizes, neighbours and replay with flash attention on and no repacking, on an AVX2 machine. f32, f16, bf16 and
+// iq4_nl are not: llama.cpp's tiny matrix kernels add up in another order as soon as a call has several rows. iq4_xs and iq3_s differ too.
+constexpr std::array<std::string_view, 12> kExactTypes = {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "tq1_0", "tq2_0"};
 
 std::string CpuFeatures() {
   ggml_backend_reg_t cpu = ggml_backend_reg_by_name("CPU");
