@@ -71,12 +71,11 @@ class StepFields {
       return Bad(Detail::kLimit, "a step of " + std::to_string(count) + " tokens; at most " + std::to_string(shape_.chunk_rows_max) + " are taken");
     }
     if (step_.kind == StepKind::kDecode && count != 1) return Bad(Detail::kShape, "a DECODE step has exactly one token, not " + std::to_string(count));
-    for (Token token : wire_.tokens()) {
+    for (Token token : step_.tokens) {
       if (token < 0 || static_cast<uint32_t>(token) >= shape_.vocabulary_size) {
         return Bad(Detail::kToken, "token " + std::to_string(token) + " is outside [0," + std::to_string(shape_.vocabulary_size) + ")");
       }
     }
-    step_.tokens.assign(wire_.tokens().begin(), wire_.tokens().end());
     return std::nullopt;
   }
 
@@ -163,6 +162,9 @@ std::variant<IncomingStep, Refusal> ValidateStep(const pb::Step& wire, const Sha
   step.seq = StepSeq(wire.step_seq());
   step.ack = StepSeq(wire.ack_seq());
   if (wire.deadline_ms() != 0) step.deadline = now + std::chrono::milliseconds(std::min(wire.deadline_ms(), kDeadlineMsMax));
+  // Tokens are kept whatever else is wrong, as many as show that they are too many: the core looks at them too.
+  const int tokens = static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(wire.tokens_size()), uint64_t{shape.chunk_rows_max} + 1));
+  step.tokens.assign(wire.tokens().begin(), wire.tokens().begin() + tokens);
   incoming.fields = StepFields(wire, shape, step).Read();
   return incoming;
 }

@@ -28,7 +28,7 @@ ShardShape ShapeOf(const ShardDescription& description);
 uint64_t FrameBytesMax(uint32_t chunk_rows_max, uint32_t boundary_width);
 
 // A step that can be addressed. `fields` is what is wrong with it otherwise: it is reported only at its place in the order of checks, so it
-// goes to kv::HotKv::Admit together with the step, whose bad fields are left empty.
+// goes to kv::HotKv::Admit together with the step, whose bad fields are left empty (tokens are kept).
 struct IncomingStep {
   Step step;
   std::optional<Refusal> fields;

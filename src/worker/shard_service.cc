@@ -24,10 +24,10 @@ grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const Ref
   return reactor;
 }
 
-// Finishes a call with what `fill` makes of the value, or with the refusal.
+// Finishes a call with what `fill` makes of the value, or with the refusal. `reactor` is the call's default one, which a second
+// DefaultReactor() would build anew, losing what was finished already.
 template <typename T, typename Fill>
-ShardLink::Done<T> Finisher(grpc::CallbackServerContext* context, Fill fill) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+ShardLink::Done<T> Finisher(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor, Fill fill) {
   return [context, reactor, fill](Reply<T> reply) {
     if (T* value = std::get_if<T>(&reply)) {
       fill(*value);
@@ -54,15 +54,18 @@ grpc::ServerUnaryReactor* ShardService::Describe(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* ShardService::Open(grpc::CallbackServerContext* context, const pb::OpenRequest* request, pb::OpenReply* reply) {
   std::variant<OpenRequest, Refusal> read = ValidateOpen(*request);
   if (Refusal* refusal = std::get_if<Refusal>(&read)) return Refuse(context, host_.Named(std::move(*refusal)));
-  host_.Open(std::move(std::get<OpenRequest>(read)), Finisher<OpenReply>(context, [reply](const OpenReply& value) { *reply = ToProto(value); }));
-  return context->DefaultReactor();
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  host_.Open(std::move(std::get<OpenRequest>(read)), Finisher<OpenReply>(context, reactor, [reply](const OpenReply& value) { *reply = ToProto(value); }));
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* ShardService::Release(grpc::CallbackServerContext* context, const pb::ReleaseRequest* request, pb::ReleaseReply* reply) {
   std::variant<SessionKey, Refusal> key = ValidateSessionRef(request->ref());
   if (Refusal* refusal = std::get_if<Refusal>(&key)) return Refuse(context, host_.Named(std::move(*refusal)));
-  host_.Release(std::get<SessionKey>(key), Finisher<ReleaseOutcome>(context, [reply](ReleaseOutcome value) { reply->set_outcome(ToProto(value)); }));
-  return context->DefaultReactor();
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  host_.Release(std::get<SessionKey>(key),
+                Finisher<ReleaseOutcome>(context, reactor, [reply](ReleaseOutcome value) { reply->set_outcome(ToProto(value)); }));
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* ShardService::Drain(grpc::CallbackServerContext* context, const pb::DrainRequest*, pb::DrainReply* reply) {
@@ -74,8 +77,9 @@ grpc::ServerUnaryReactor* ShardService::Drain(grpc::CallbackServerContext* conte
 }
 
 grpc::ServerUnaryReactor* ShardService::Stats(grpc::CallbackServerContext* context, const pb::StatsRequest*, pb::StatsReply* reply) {
-  host_.Stats(Finisher<ShardStats>(context, [reply](const ShardStats& value) { *reply = ToProto(value); }));
-  return context->DefaultReactor();
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  host_.Stats(Finisher<ShardStats>(context, reactor, [reply](const ShardStats& value) { *reply = ToProto(value); }));
+  return reactor;
 }
 
 grpc::ServerBidiReactor<pb::ForwardRequest, pb::ForwardReply>* ShardService::Forward(grpc::CallbackServerContext* context) {

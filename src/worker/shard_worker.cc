@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/system_clock.h"
 #include "worker/worker_server.h"
 
 namespace meshnet {
@@ -190,8 +191,9 @@ Status RunShardWorker(const ShardWorkerOptions& options, ShardDescription descri
   SignalGuard guard(signals);
   if (description.incarnation.is_zero()) description.incarnation = RandomId<Incarnation>();
   description.process_id = static_cast<uint64_t>(getpid());
+  SystemClock clock;
   Result<std::unique_ptr<WorkerServer>> server =
-      WorkerServer::Start(options, std::move(description), make_engine, [&state](ShardState) { state.Signal(); });
+      WorkerServer::Start(options, std::move(description), make_engine, clock, [&state](ShardState) { state.Signal(); });
   if (!server.ok()) return server.status();
   Status status = WorkerLife(options, signals, state, **server).Run();
   EndServer(std::move(server).value(), status);

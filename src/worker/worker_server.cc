@@ -59,7 +59,8 @@ Status WorkerServer::BuildServer(const ShardWorkerOptions& options, uint64_t fra
 }
 
 Result<std::unique_ptr<WorkerServer>> WorkerServer::Start(const ShardWorkerOptions& options, ShardDescription description,
-                                                          ShardHost::MakeEngine make_engine, std::function<void(ShardState)> on_state) {
+                                                          ShardHost::MakeEngine make_engine, const Clock& clock,
+                                                          std::function<void(ShardState)> on_state) {
   QuietGrpcLog();
   RaiseDescriptorLimit();
   if (Status status = CheckTlsFiles(options.tls); !status.ok()) return status;
@@ -87,8 +88,8 @@ Result<std::unique_ptr<WorkerServer>> WorkerServer::Start(const ShardWorkerOptio
         if (Status server = ready.get(); !server.ok()) return Result<std::unique_ptr<Engine>>(server);
         return make_engine();
       },
-      worker->clock_);
-  worker->service_ = std::make_unique<ShardService>(*worker->host_, worker->clock_);
+      clock);
+  worker->service_ = std::make_unique<ShardService>(*worker->host_, clock);
   Status built = worker->BuildServer(options, frame_bytes_cap);
   if (built.ok()) {
     auto health = std::make_shared<Health>(*worker->server_);

@@ -7,8 +7,8 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include "base/clock.h"
 #include "base/status.h"
-#include "base/system_clock.h"
 #include "worker/listen_socket.h"
 #include "worker/shard_host.h"
 #include "worker/shard_service.h"
@@ -19,9 +19,9 @@ namespace meshnet {
 class WorkerServer {
  public:
   // Binds, serves at once (Describe says STARTING, health NOT_SERVING) and lets the engine thread make the engine. `on_state` as in ShardHost.
-  // kUsage, kBadConfiguration, kRefused as ListenSocket::Bind, and for TLS files.
+  // kUsage, kBadConfiguration, kRefused as ListenSocket::Bind, and for TLS files. `clock` outlives the server.
   static Result<std::unique_ptr<WorkerServer>> Start(const ShardWorkerOptions& options, ShardDescription description, ShardHost::MakeEngine make_engine,
-                                                     std::function<void(ShardState)> on_state = {});
+                                                     const Clock& clock, std::function<void(ShardState)> on_state = {});
   // Answers what is unanswered, ends all streams.
   ~WorkerServer();
   WorkerServer(const WorkerServer&) = delete;
@@ -35,7 +35,6 @@ class WorkerServer {
   WorkerServer() = default;
   Status BuildServer(const ShardWorkerOptions& options, uint64_t frame_bytes_cap);
 
-  SystemClock clock_;
   std::unique_ptr<ListenSocket> socket_;
   // Health follows the shard's state; set once the server is there.
   std::shared_ptr<std::function<void(ShardState)>> set_health_;
