@@ -11,9 +11,10 @@ constexpr Duration kFold = std::chrono::seconds(10);
 }
 
 void LogAnswer(const RequestLine& line, int status, const AnswerInFlight::Summary& summary, Time now) {
-  spdlog::info("{} {} status={} owner={} prompt={} cached={} generated={} replays={} first_token={:.3f}s total={:.3f}s", line.id, line.kind,
+  const std::string first_token = summary.first_token_seconds < 0 ? "none" : fmt::format("{:.3f}s", summary.first_token_seconds);
+  spdlog::info("{} {} status={} owner={} prompt={} cached={} generated={} replays={} first_token={} total={:.3f}s", line.id, line.kind,
                status, line.owner, summary.usage.prompt_tokens, summary.usage.cached_tokens, summary.usage.completion_tokens,
-               summary.replays, summary.first_token_seconds, std::chrono::duration<double>(now - line.begun).count());
+               summary.replays, first_token, std::chrono::duration<double>(now - line.begun).count());
 }
 
 void LogFolded(const std::string& what, Time now) {

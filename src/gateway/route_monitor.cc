@@ -9,6 +9,7 @@
 namespace meshnet::gateway {
 namespace {
 
+constexpr Duration kSayInterval = std::chrono::seconds(10);
 constexpr Duration kNotReadyPause = std::chrono::milliseconds(50);
 constexpr int kCanaryTries = 4;  // two equal ones in a row are needed
 // No user's owner name has a control character in front.
@@ -213,10 +214,15 @@ std::optional<Token> RouteMonitor::RunCanary(std::string* trouble) {
 }
 
 void RouteMonitor::Say(std::string trouble) {
+  const Time now = clock_.Now();
   {
     std::lock_guard lock(mutex_);
     if (trouble_ == trouble) return;
+    // A dead worker is described in changing words; only being ready or not is news each time.
+    const bool news = trouble.empty() || trouble_.empty() || now - said_ >= kSayInterval;
     trouble_ = trouble;
+    if (!news) return;
+    said_ = now;
   }
   LogNotice(trouble.empty() ? "ready: the route answered two canary runs alike" : "not ready: " + trouble);
 }

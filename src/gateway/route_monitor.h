@@ -66,6 +66,7 @@ class RouteMonitor {
   std::condition_variable wake_;
   bool stopping_ = false;
   std::string trouble_ = "the route has not been proven yet";
+  Time said_{};  // when the log was last told of a trouble
   std::vector<WorkerView> workers_;
   std::vector<Incarnation> proven_;  // the workers of the route that the last canaries proved; only the thread's
 
