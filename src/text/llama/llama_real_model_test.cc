@@ -1,9 +1,9 @@
 // Opt-in: a real model answers under the constraints that requests put on it, and what the writer shows holds to them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <regex>
 
 #include "common.h"
 #include "llama.h"
@@ -14,6 +14,13 @@ namespace meshnet::text {
 namespace {
 
 using nlohmann::ordered_json;
+
+// A for a capital letter, 9 for a digit, anything else for itself. (std::regex does not compile under g++ 12's sanitizers.)
+bool HasForm(const std::string& text, const std::string& form) {
+  return text.size() == form.size() && std::equal(text.begin(), text.end(), form.begin(), [](char c, char wanted) {
+           return wanted == 'A' ? c >= 'A' && c <= 'Z' : wanted == '9' ? c >= '0' && c <= '9' : c == wanted;
+         });
+}
 
 std::string ModelPath() {
   if (const char* folder = std::getenv("MESHNET_MODEL_DIR")) return std::string(folder) + "/smollm2-135m.gguf";
@@ -93,11 +100,11 @@ TEST(LlamaRealModelTest, AnswersHoldToTheirSchema) {
     ++whole;
     ASSERT_TRUE(ordered_json::accept(t.content)) << t.content;
     const ordered_json answer = ordered_json::parse(t.content);
-    EXPECT_TRUE(std::regex_match(answer["code"].get<std::string>(), std::regex("[A-Z]{2}-\\d{3}"))) << t.content;
+    EXPECT_TRUE(HasForm(answer["code"].get<std::string>(), "AA-999")) << t.content;
     EXPECT_NE(answer["mail"].get<std::string>().find("@ex"), std::string::npos) << t.content;
     EXPECT_TRUE(answer["size"] == "S" || answer["size"] == "M" || answer["size"] == "L");
     EXPECT_TRUE(answer["count"].get<int>() >= 3 && answer["count"].get<int>() < 12) << t.content;
-    EXPECT_TRUE(std::regex_match(answer["day"].get<std::string>(), std::regex("\\d{4}-\\d\\d-\\d\\d")));
+    EXPECT_TRUE(HasForm(answer["day"].get<std::string>(), "9999-99-99"));
     EXPECT_TRUE(answer["tags"].size() >= 2 && answer["tags"].size() <= 3);
     EXPECT_LE(answer["note"].get<std::string>().size(), 20u);
     EXPECT_EQ(answer.size(), 7u);
