@@ -92,7 +92,6 @@ std::vector<std::pair<std::string, int>> ServerTransportArguments() {
   return {
       {GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000},
       {GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0},
-      {GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000},
       {GRPC_ARG_MAX_CONCURRENT_STREAMS, 128},
   };
 }

@@ -11,7 +11,7 @@ namespace meshnet {
 std::vector<std::pair<std::string, int>> SharedTransportArguments();
 // More for a channel: quick reconnects with new name look-ups, no proxy, its own connection.
 std::vector<std::pair<std::string, int>> ClientTransportArguments();
-// More for a server: tolerant of pings, impatient with sockets that never speak, bounded streams and metadata.
+// More for a server: tolerant of pings, bounded streams. The caller adds how long a handshake may take.
 std::vector<std::pair<std::string, int>> ServerTransportArguments();
 
 // gRPC logs each broken handshake; a port scan would fill a disk. From here on one line per kind and minute reaches stderr. Idempotent.

@@ -104,8 +104,10 @@ Status CheckContents(const TlsFiles& files) {
 
 Result<TlsFiles> Load(const TlsOptions& tls) {
   TlsFiles files{{"--tls-cert", tls.certificate_path, ""}, {"--tls-key", tls.key_path, ""}, {"--tls-ca", tls.authority_path, ""}};
-  for (PemFile* file : {&files.certificate, &files.key, &files.authority}) {
+  for (const PemFile* file : {&files.certificate, &files.key, &files.authority}) {
     if (file->path.empty()) return BadConfiguration(file->flag + " is missing: mutual TLS needs --tls-cert, --tls-key and --tls-ca together");
+  }
+  for (PemFile* file : {&files.certificate, &files.key, &files.authority}) {
     if (Status status = ReadPem(*file); !status.ok()) return status;
   }
   if (Status status = CheckContents(files); !status.ok()) return status;

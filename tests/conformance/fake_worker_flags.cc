@@ -3,6 +3,8 @@
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <thread>
@@ -13,7 +15,7 @@ namespace meshnet {
 
 const char kFakeWorkerUsage[] =
     "usage: fake_shard_worker [--listen ADDRESS] [--layers A:B] [--layer-count N] [--width N] [--vocabulary N] [--chunk-rows N]\n"
-    "  [--model-name NAME] [--truncation full|window|whole] [--window N] [--call-delay-ms N] [--load-delay-ms N] [--fail-to-load]\n"
+    "  [--model-name NAME] [--truncation full|window|whole] [--window N] [--call-delay-ms N] [--slow-file FILE] [--load-delay-ms N] [--fail-to-load]\n"
     "  [--answer-tokens N] [--turn FILE] [--ready-fd N] [--lifeline-fd N] [--drain-limit-ms N] [--drain-quiet-ms N] [--handshake-limit-ms N]\n"
     "  [--tls-cert FILE --tls-key FILE --tls-ca FILE] [--insecure]\n"
     "One shard worker on the fake engine. MESHNET_HOT_KV_* as for the real one. One line with the address goes to --ready-fd, or to stdout.\n";
@@ -65,6 +67,7 @@ std::map<std::string, Setter> SettersOf(FakeWorkerFlags& flags, bool& range_give
       {"--truncation", [&](const std::string& value) { return ParseTruncation(value, flags.truncation_class); }},
       {"--window", number(flags.window_tokens)},
       {"--call-delay-ms", number(flags.call_delay_ms)},
+      {"--slow-file", text(flags.slow_file)},
       {"--load-delay-ms", number(flags.load_delay_ms)},
       {"--answer-tokens", number(flags.model.answer_tokens)},
       {"--turn", text(worker.turn_path)},
@@ -77,6 +80,18 @@ std::map<std::string, Setter> SettersOf(FakeWorkerFlags& flags, bool& range_give
       {"--tls-key", text(worker.tls.key_path)},
       {"--tls-ca", text(worker.tls.authority_path)},
   };
+}
+
+// Holds the engine call until the file is gone. The second file tells the test that a call stands here. Bounded, so that a test that forgets
+// the file fails instead of hanging.
+void WaitWhileThere(const std::string& path) {
+  constexpr int kLooksMax = 30'000;
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return;
+  const std::string waiting = path + ".waiting";
+  std::ofstream(waiting).flush();
+  for (int look = 0; look < kLooksMax && std::filesystem::exists(path, ignored); ++look) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::filesystem::remove(waiting, ignored);
 }
 
 Status Usage(const std::string& what) { return Status(StatusCode::kUsage, what + "\n" + kFakeWorkerUsage); }
@@ -141,9 +156,12 @@ FakeEngineOptions EngineOptionsOf(const FakeWorkerFlags& flags) {
   options.chunk_rows_max = flags.chunk_rows_max;
   options.truncation_class = flags.truncation_class;
   options.window_tokens = flags.window_tokens;
-  if (flags.call_delay_ms > 0) {
-    // Stands for the time a real model computes; no test waits for it by the clock.
-    options.on_run = [delay = std::chrono::milliseconds(flags.call_delay_ms)](std::span<const EngineStep>) { std::this_thread::sleep_for(delay); };
+  if (flags.call_delay_ms > 0 || !flags.slow_file.empty()) {
+    // The delay stands for the time a real model computes; no test waits for it by the clock.
+    options.on_run = [delay = std::chrono::milliseconds(flags.call_delay_ms), slow_file = flags.slow_file](std::span<const EngineStep>) {
+      std::this_thread::sleep_for(delay);
+      if (!slow_file.empty()) WaitWhileThere(slow_file);
+    };
   }
   return options;
 }

@@ -19,6 +19,7 @@ struct FakeWorkerFlags {
   TruncationClass truncation_class = TruncationClass::kFull;
   uint32_t window_tokens = 64;
   uint32_t call_delay_ms = 0;  // what each engine call takes longer
+  std::string slow_file;       // an engine call waits while this file exists, and makes SLOW_FILE.waiting meanwhile
   uint32_t load_delay_ms = 0;  // what "reading the model" takes
   bool fail_to_load = false;
   std::string model_name = "fake";

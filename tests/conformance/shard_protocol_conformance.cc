@@ -2,125 +2,15 @@
 // `--target HOST:PORT` asks any worker; without it each test starts one in this process, on the fake engine, and may break it.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <future>
+#include <cstdio>
 #include <cstring>
+#include <future>
 #include <limits>
 
-#include "base/system_clock.h"
-#include "engine/fake_engine.h"
-#include "fake_worker_flags.h"
-#include "raw_client.h"
-#include "worker/test_shard.h"
-#include "worker/worker_server.h"
+#include "conformance_bed.h"
 
 namespace meshnet::conformance {
 namespace {
-
-std::string target;  // empty: workers of our own
-
-// Advanced by the test, read by every thread.
-class TestClock : public Clock {
- public:
-  Time Now() const override { return Time(Duration(nanoseconds_.load())); }
-  void Advance(Duration duration) { nanoseconds_ += duration.count(); }
-
- private:
-  std::atomic<int64_t> nanoseconds_{Duration(std::chrono::hours(1)).count()};
-};
-
-class ConformanceTest : public ::testing::Test {
- protected:
-  // A worker for this test: the target, or one on the fake engine that `change` has shaped.
-  void Connect(const std::function<void(FakeWorkerFlags&)>& change = {}) {
-    std::string address = target;
-    if (address.empty()) address = StartWorker(change);
-    client_ = std::make_unique<Client>(address);
-    Outcome<pb::DescribeReply> described = client_->Describe();
-    ASSERT_TRUE(described.ok()) << described.Text();
-    shard_ = described.reply;
-    ASSERT_EQ(shard_.state(), pb::SHARD_STATE_SERVING);
-    stream_ = std::make_unique<Stream>(*client_);
-  }
-
-  std::string StartWorker(const std::function<void(FakeWorkerFlags&)>& change) {
-    FakeWorkerFlags flags;
-    flags.worker.listen = "127.0.0.1:0";
-    flags.worker.hot_kv = {.sessions_max = 4, .context_tokens = 64, .budget_tokens = 256, .ttl_seconds = 100};
-    flags.chunk_rows_max = 16;
-    flags.truncation_class = TruncationClass::kFull;
-    if (change) change(flags);
-    ShardDescription description = DescriptionOf(flags);
-    description.incarnation = RandomId<Incarnation>();
-    Result<std::unique_ptr<WorkerServer>> worker = WorkerServer::Start(
-        flags.worker, description,
-        [this, flags] {
-          auto engine = std::make_unique<GatedEngine>(EngineOptionsOf(flags), gate_);
-          engine_ = engine.get();
-          return Result<std::unique_ptr<Engine>>(std::move(engine));
-        },
-        clock_);
-    EXPECT_TRUE(worker.ok()) << worker.status().message();
-    worker_ = std::move(worker).value();
-    EXPECT_TRUE(worker_->host().WaitLoaded().ok());
-    return worker_->address();
-  }
-
-  void TearDown() override {
-    gate_.Open();
-    stream_.reset();
-    if (worker_ && worker_->host().trouble().ok()) worker_->host().Inspect([](ShardCore& core) { core.CheckInvariants(); });
-  }
-
-  Session NewSession() { return Session(*client_, shard_); }
-  // What a rejected call must leave as it is.
-  std::string Observe(Session session) {
-    Outcome<pb::OpenReply> open = session.Open();
-    return open.ok() ? open.reply.ShortDebugString() : open.Text();
-  }
-  // The refusal of a step, and that it changed nothing and is carried as the table says.
-  std::string Refused(const Session& session, const pb::Step& step) {
-    const std::string before = Observe(session);
-    std::optional<pb::StepAnswer> answer = stream_->Ask(step);
-    if (!answer) return "the stream ended";
-    EXPECT_EQ(Observe(session), before);
-    if (answer->has_error()) {
-      EXPECT_FALSE(answer->error().message().empty());
-      if (step.has_ref()) {
-        EXPECT_EQ(answer->error().message().find(step.ref().route_session_id()), std::string::npos);
-      }
-      EXPECT_EQ(answer->error().incarnation(), shard_.incarnation());
-      code_ = answer->error().grpc_code();
-      error_ = answer->error();
-    }
-    return TextOf(*answer);
-  }
-
-  // Returns once the worker has read all that the stream sent, while its engine may be held: a step without address is answered at once.
-  void AwaitArrival() {
-    std::optional<pb::StepAnswer> answer = stream_->Ask(pb::Step());
-    ASSERT_TRUE(answer);
-    EXPECT_EQ(TextOf(*answer), "BAD_REQUEST/SHAPE");
-  }
-
-  EngineGate gate_;
-  TestClock clock_;
-  FakeEngine* engine_ = nullptr;
-  std::unique_ptr<WorkerServer> worker_;
-  std::unique_ptr<Client> client_;
-  std::unique_ptr<Stream> stream_;
-  pb::DescribeReply shard_;
-  int code_ = -1;  // of the last refusal
-  pb::ErrorDetail error_;
-};
-
-// For what needs a worker that the test may shape, hold or break.
-class OwnWorkerTest : public ConformanceTest {
- protected:
-  void SetUp() override {
-    if (!target.empty()) GTEST_SKIP() << "needs a worker of its own, not --target";
-  }
-};
 
 TEST_F(ConformanceTest, DescribesItself) {
   Connect();
@@ -180,6 +70,28 @@ TEST_F(ConformanceTest, OpenIsIdempotentAndTheQuery) {
   EXPECT_EQ(again.reply.next_step(), 2u);
   EXPECT_FALSE(again.reply.has_superseded_epoch());
   EXPECT_EQ(client_->Release(session.ref()).reply.outcome(), pb::RELEASED);
+}
+
+TEST_F(ConformanceTest, TheCacheSaltBelongsToTheSession) {
+  Connect();
+  Session session = NewSession();
+  session.cache_salt = "tenant a";
+  ASSERT_TRUE(session.Open().ok());
+  ASSERT_EQ(session.MustForward(*stream_, session.Prefill({1, 2, 3})), "OK");
+  const std::string before = Observe(session);
+  for (const std::string& salt : {std::string("tenant b"), std::string()}) {
+    pb::OpenRequest request = session.OpenRequest();
+    request.set_cache_salt(salt);
+    Outcome<pb::OpenReply> open = client_->Open(request);
+    EXPECT_EQ(open.Text(), "BAD_REQUEST");
+    EXPECT_EQ(open.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(Observe(session), before);
+    // The same tokens under another salt are another prefix.
+    Session stranger = session;
+    stranger.cache_salt = salt;
+    EXPECT_EQ(Refused(session, stranger.Decode(4)), "CACHE_MISS/DIGEST_MISMATCH");
+  }
+  EXPECT_EQ(session.MustForward(*stream_, session.Decode(4)), "OK");
 }
 
 TEST_F(ConformanceTest, RefusesMalformedOpens) {
@@ -290,6 +202,7 @@ TEST_F(OwnWorkerTest, RefusesFramesThatAreMalformed) {
       {"payload too short", [](auto& s) { s.mutable_input()->mutable_payload()->resize(4); }, "BAD_REQUEST/SHAPE"},
       {"payload too long", [](auto& s) { s.mutable_input()->mutable_payload()->append(4, '\0'); }, "BAD_REQUEST/SHAPE"},
       {"layout", [](auto& s) { s.mutable_input()->set_layout_version(2); }, "BAD_REQUEST/ENCODING"},
+      {"an encoding of tomorrow", [](auto& s) { s.mutable_input()->set_encoding(static_cast<pb::Encoding>(99)); }, "BAD_REQUEST/ENCODING"},
       {"f16", [](auto& s) { s.mutable_input()->set_encoding(pb::ENCODING_F16); }, "BAD_REQUEST/ENCODING"},
       {"not finite", [=](auto& s) { std::memcpy(s.mutable_input()->mutable_payload()->data(), &nan, 4); }, "BAD_REQUEST/NONFINITE"},
       {"logits before the tail", [](auto& s) { s.set_logits_wanted(true); }, "BAD_REQUEST/SHAPE"},
@@ -556,6 +469,49 @@ TEST_F(OwnWorkerTest, NobodyBusyIsEvictedAndTheRefusalNamesWhatIsShort) {
   }
 }
 
+TEST_F(OwnWorkerTest, LackOfRoomIsAStatusOverTheWire) {
+  struct Row {
+    uint32_t sessions_max;
+    std::string text;
+  } rows[] = {{1, "CAPACITY/SESSIONS"}, {2, "CAPACITY/TOKENS"}};
+  constexpr uint32_t kContext = 1u << 16;
+  calls_are_counted_ = true;
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.text);
+    Connect([&](FakeWorkerFlags& flags) { flags.worker.hot_kv = {.sessions_max = row.sessions_max, .context_tokens = kContext, .budget_tokens = kContext, .ttl_seconds = 100}; });
+    Session busy = NewSession();
+    ASSERT_TRUE(busy.Open(kContext).ok());
+    pb::Step step = busy.Prefill({1});
+    uint64_t id = stream_->Send(step);
+    busy.Commit(step);
+    auto asked = std::async(std::launch::async, [this] { return NewSession().Open(32); });
+    // Whenever the Open arrives, one step is queued: each engine call is let go only when the next step is there.
+    while (asked.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      pb::Step next = busy.Decode(1);
+      next.set_ack_seq(next.step_seq() - 2);
+      const uint64_t next_id = stream_->Send(next);
+      AwaitArrival();
+      calls_.release();
+      ASSERT_EQ(TextOf(*stream_->Answer(id)), "OK");
+      busy.Commit(next);
+      id = next_id;
+    }
+    Outcome<pb::OpenReply> open = asked.get();
+    EXPECT_EQ(open.Text(), row.text);
+    EXPECT_EQ(open.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    ASSERT_TRUE(open.error);
+    EXPECT_EQ(open.error->grpc_code(), 8);
+    EXPECT_TRUE(open.error->has_retry_after_ms());
+    EXPECT_NE(open.status.error_details().find("google.rpc.RetryInfo"), std::string::npos);
+    calls_.release();
+    EXPECT_EQ(TextOf(*stream_->Answer(id)), "OK");
+    EXPECT_TRUE(NewSession().Open(32).ok());  // the idle one makes room
+    stream_.reset();
+    client_.reset();
+    worker_.reset();
+  }
+}
+
 TEST_F(OwnWorkerTest, SaysThatItStartsAndWhenToAskAgain) {
   std::promise<void> read_the_model;
   FakeWorkerFlags flags;
@@ -778,13 +734,36 @@ TEST_F(ConformanceTest, AStreamThatEndsEndsNoSession) {
   EXPECT_EQ(session.MustForward(*stream_, session.Decode(3)), "OK");
 }
 
+// One line for each case and a closing count; what failed is told above its line.
+class CaseLines : public ::testing::EmptyTestEventListener {
+  void OnTestPartResult(const ::testing::TestPartResult& result) override {
+    if (!result.failed()) return;
+    std::printf("%s:%d: %s\n", result.file_name() ? result.file_name() : "?", result.line_number(), result.message());
+  }
+  void OnTestEnd(const ::testing::TestInfo& info) override {
+    const char* verdict = info.result()->Skipped() ? "skipped" : info.result()->Passed() ? "ok" : "FAILED";
+    std::printf("%s %s\n", verdict, info.name());
+    std::fflush(stdout);
+  }
+  void OnTestProgramEnd(const ::testing::UnitTest& all) override {
+    std::printf("%d ok, %d failed, %d skipped\n", all.successful_test_count(), all.failed_test_count(), all.skipped_test_count());
+  }
+};
+
 }  // namespace
 }  // namespace meshnet::conformance
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  for (int i = 1; i + 1 < argc; ++i) {
-    if (std::strcmp(argv[i], "--target") == 0) meshnet::conformance::target = argv[i + 1];
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--target") != 0 || i + 1 == argc) {
+      std::fprintf(stderr, "usage: shard_protocol_conformance [--target HOST:PORT]\n");
+      return 2;
+    }
+    meshnet::conformance::target = argv[++i];
   }
+  ::testing::TestEventListeners& listeners = ::testing::UnitTest::GetInstance()->listeners();
+  delete listeners.Release(listeners.default_result_printer());
+  listeners.Append(new meshnet::conformance::CaseLines);
   return RUN_ALL_TESTS();
 }
