@@ -55,6 +55,7 @@ struct Arguments::Impl {
   std::string verb;
   CLI::App app;
   std::map<CLI::Option*, std::string> environment;
+  std::set<const CLI::Option*> set_by_environment;
 };
 
 Arguments::Arguments(const std::string& verb, const std::string& summary) : impl_(std::make_unique<Impl>(verb, summary)) {}
@@ -118,6 +119,7 @@ std::optional<int> Arguments::Parse(int argc, char** argv) {
     try {
       option->add_result(std::string(value));
       option->run_callback();
+      impl_->set_by_environment.insert(option);
     } catch (const CLI::Error& error) {
       return Report(BadConfiguration("environment variable " + name + "=" + value + ": " + OneLine(error.what())));
     }
@@ -126,6 +128,10 @@ std::optional<int> Arguments::Parse(int argc, char** argv) {
 }
 
 bool Arguments::given(const std::string& name) const { return impl_->app.get_option(name)->count() > 0; }
+
+bool Arguments::from_command_line(const std::string& name) const {
+  return given(name) && !impl_->set_by_environment.contains(impl_->app.get_option(name));
+}
 
 int Arguments::Usage(const std::string& mistake) const {
   Say(impl_->verb + ": " + mistake);

@@ -40,6 +40,7 @@ class Arguments {
   std::optional<int> Parse(int argc, char** argv);
   // By flag or environment. After Parse.
   bool given(const std::string& name) const;
+  bool from_command_line(const std::string& name) const;
   // A usage mistake that only the verb can see: prints it with the usage line; 2.
   int Usage(const std::string& mistake) const;
 

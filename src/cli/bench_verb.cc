@@ -8,7 +8,9 @@
 #include "cli/bench_target.h"
 #include "cli/build_description.h"
 #include "cli/embedded_cluster.h"
+#include "cli/process_start.h"
 #include "cli/report.h"
+#include "cli/split_flags.h"
 #include "cli/system_signals.h"
 #include "cli/verbs.h"
 #include "gateway/gateway.h"
@@ -168,6 +170,7 @@ int BenchModel(const BenchWish& wish, const WorkerFlags& flags, const Arguments&
   WorkerDefaults defaults{*std::max_element(wish.sessions.begin(), wish.sessions.end()), context, 0, NumericsMode::kFast};
   Result<WorkerSettings> settings = flags.Resolve(arguments, defaults, 0);
   if (!settings.ok()) return Report(settings.status());
+  LogOnlyWarnings();
   Signals signals;
   SystemClock clock;
   Setup setup;
@@ -186,10 +189,10 @@ int BenchModel(const BenchWish& wish, const WorkerFlags& flags, const Arguments&
 int Bench(int argc, char** argv) {
   BenchWish wish;
   WorkerFlags flags;
+  SplitFlags split_flags;
   Arguments arguments("bench", "Speed through worker processes and through one plain llama.cpp context with the same threads, measured in turn.");
   arguments.Positional("MODEL", &wish.model_path, "a GGUF, or any part of a split one");
-  arguments.Number("--shards", &wish.split.shards, 1, 1024, "this many workers, of like weight");
-  arguments.NumberList("--cuts", &wish.split.cuts, "workers between these layers: 7,14 means [0,7) [7,14) [14,n)");
+  split_flags.AddTo(arguments);
   arguments.NumberList("--sessions", &wish.sessions, "answers at once, e.g. 1,16,64");
   arguments.Number("-p,--prompt-tokens", &wish.prompt, 1, 1000000, "tokens of each prompt");
   arguments.Number("-n,--generated-tokens", &wish.generated, 1, 1000000, "tokens of each answer");
@@ -199,7 +202,7 @@ int Bench(int argc, char** argv) {
   arguments.Switch("--json", &wish.json, "one JSON object on stdout");
   flags.AddTo(arguments);
   if (std::optional<int> code = arguments.Parse(argc, argv)) return *code;
-  if ((wish.split.shards > 0) == !wish.split.cuts.empty()) return arguments.Usage("one of --shards N and --cuts A,B,... is needed");
+  if (std::optional<int> code = split_flags.Resolve(arguments, &wish.split)) return *code;
   for (uint32_t sessions : wish.sessions) {
     if (sessions == 0 || sessions > 256) return arguments.Usage("--sessions: 1 to 256 at once");
   }

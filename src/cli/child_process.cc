@@ -94,7 +94,7 @@ Result<ChildProcess> StartChild(const std::string& program, const std::vector<st
   if (!MakePipe(lifeline) || !MakePipe(ready)) {
     error = errno;
   } else {
-    std::vector<std::string> words = {program};
+    std::vector<std::string> words = {program == "/proc/self/exe" ? "meshnet" : program};
     words.insert(words.end(), arguments.begin(), arguments.end());
     for (const std::string& word : {std::string("--lifeline-fd"), std::to_string(kChildLifeline), std::string("--ready-fd"),
                                     std::to_string(kChildReady), std::string("--parent-pid"), std::to_string(getpid())}) {

@@ -5,11 +5,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
 #include <thread>
 
+#include "cli/report.h"
 #include "wire/shard_grpc_client.h"
 
 namespace meshnet::cli {
@@ -19,8 +21,7 @@ namespace {
 constexpr size_t kSocketPathMax = 100;
 constexpr Duration kConnectPause = std::chrono::milliseconds(50);
 constexpr Duration kConnectTimeout = std::chrono::seconds(10);
-// A worker answers Describe even while it computes. One that has been silent this long is stopped or stuck, and its route waits for it in vain.
-constexpr Duration kAskEvery = std::chrono::seconds(5);
+// A worker answers Describe even while it computes, so one that misses this many questions in a row is stopped or stuck.
 constexpr int kSilencesMax = 6;
 
 // A port that is free now. Only used where a socket path would be too long.
@@ -36,9 +37,14 @@ std::string FreeLoopbackAddress() {
   return bound ? "127.0.0.1:" + std::to_string(ntohs(address.sin_port)) : "127.0.0.1:0";
 }
 
-std::string WorkerAddress(const std::string& folder, size_t stage) {
+// Different from all `others`.
+std::string WorkerAddress(const std::string& folder, size_t stage, const std::vector<StageCommand>& others) {
   std::string path = folder + "/stage-" + std::to_string(stage) + ".sock";
-  return path.size() <= kSocketPathMax ? "unix:" + path : FreeLoopbackAddress();
+  if (path.size() <= kSocketPathMax) return "unix:" + path;
+  for (;;) {
+    std::string address = FreeLoopbackAddress();
+    if (std::none_of(others.begin(), others.end(), [&address](const StageCommand& other) { return other.address == address; })) return address;
+  }
 }
 
 }  // namespace
@@ -46,8 +52,13 @@ std::string WorkerAddress(const std::string& folder, size_t stage) {
 // Asks every worker now and then whether it still answers; one that does not is ended, so that the supervisor starts it again.
 class EmbeddedCluster::HangWatch {
  public:
-  HangWatch(std::vector<ShardLink*> links, Supervisor& supervisor, const Clock& clock)
-      : links_(std::move(links)), supervisor_(supervisor), clock_(clock), silences_(links_.size(), 0), thread_([this] { Watch(); }) {}
+  HangWatch(std::vector<ShardLink*> links, Supervisor& supervisor, Duration silence_limit, const Clock& clock)
+      : links_(std::move(links)),
+        supervisor_(supervisor),
+        ask_every_(silence_limit / kSilencesMax),
+        clock_(clock),
+        silences_(links_.size(), 0),
+        thread_([this] { Watch(); }) {}
   ~HangWatch() {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -69,13 +80,13 @@ class EmbeddedCluster::HangWatch {
       auto answers = std::make_shared<Answers>();
       answers->given.resize(links_.size());
       for (size_t i = 0; i < links_.size(); ++i) {
-        links_[i]->Describe(clock_.Now() + kAskEvery, [answers, i](Reply<ShardDescription> reply) {
+        links_[i]->Describe(clock_.Now() + ask_every_, [answers, i](Reply<ShardDescription> reply) {
           std::lock_guard<std::mutex> lock(answers->mutex);
           answers->given[i] = std::holds_alternative<ShardDescription>(reply);
         });
       }
       std::unique_lock<std::mutex> lock(mutex_);
-      if (wake_.wait_for(lock, kAskEvery, [this] { return stop_; })) return;
+      if (wake_.wait_for(lock, ask_every_, [this] { return stop_; })) return;
       Count(*answers);
     }
   }
@@ -86,12 +97,13 @@ class EmbeddedCluster::HangWatch {
       silences_[i] = answers.given[i] ? 0 : silences_[i] + 1;
       if (silences_[i] < kSilencesMax) continue;
       silences_[i] = 0;
-      supervisor_.Kill(i, "has not answered for 30 s");
+      supervisor_.Kill(i, "has been silent for " + std::to_string(std::chrono::duration_cast<std::chrono::seconds>(ask_every_ * kSilencesMax).count()) + " s");
     }
   }
 
   std::vector<ShardLink*> links_;
   Supervisor& supervisor_;
+  const Duration ask_every_;
   const Clock& clock_;
   std::vector<int> silences_;
   std::mutex mutex_;
@@ -135,7 +147,7 @@ Result<std::unique_ptr<EmbeddedCluster>> EmbeddedCluster::Launch(const ClusterPl
   for (size_t i = 0; i < plan.ranges.size(); ++i) {
     StageCommand stage;
     stage.label = "stage " + std::to_string(i) + " " + plan.ranges[i].Text();
-    stage.address = WorkerAddress(cluster->folder_.path(), i);
+    stage.address = WorkerAddress(cluster->folder_.path(), i, stages);
     stage.arguments = {"worker", "--shard", cluster->files_.paths[i]};
     if (plan.ranges.size() > 1) stage.arguments.insert(stage.arguments.end(), {"--turn-lock", cluster->folder_.path() + "/turn.lock"});
     std::vector<std::string> settings = plan.settings.ToArguments();
@@ -146,6 +158,7 @@ Result<std::unique_ptr<EmbeddedCluster>> EmbeddedCluster::Launch(const ClusterPl
     stages.push_back(std::move(stage));
   }
   cluster->route_ = std::make_unique<Route>(cluster->links(), clock);
+  cluster->silence_limit_ = options.silence_limit;
   cluster->supervisor_ = std::make_unique<Supervisor>(std::move(options), std::move(stages), clock);
   cluster->supervisor_->Launch();
   return cluster;
@@ -162,7 +175,11 @@ void EmbeddedCluster::RequestStop(StopKind kind) {
 }
 
 Status EmbeddedCluster::WaitReady(const std::function<bool()>& cancelled) {
-  Status ready = supervisor_->WaitReady(cancelled);
+  ProgressLine progress("starting workers:");
+  Status ready = supervisor_->WaitReady([this, &cancelled, &progress] {
+    progress.UpdateText(std::to_string(supervisor_->ready_count()) + " of " + std::to_string(links_.size()) + " are ready");
+    return cancelled();
+  });
   if (!ready.ok()) return ready;
   // A channel that looked before its worker listened is in its pause before the next try, and fails at once until then.
   Time deadline = clock_.Now() + kConnectTimeout;
@@ -172,7 +189,7 @@ Status EmbeddedCluster::WaitReady(const std::function<bool()>& cancelled) {
     connected = route_->Connect(kConnectTimeout);
   }
   if (!connected.ok()) return connected;
-  hang_watch_ = std::make_unique<HangWatch>(links(), *supervisor_, clock_);
+  if (silence_limit_ > Duration(0)) hang_watch_ = std::make_unique<HangWatch>(links(), *supervisor_, silence_limit_, clock_);
   return OkStatus();
 }
 

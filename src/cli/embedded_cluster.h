@@ -50,6 +50,7 @@ class EmbeddedCluster {
   PrivateFolder folder_;  // sockets and turn lock
   ShardFiles files_;
   const Clock& clock_;
+  Duration silence_limit_{0};
   std::unique_ptr<Supervisor> supervisor_;
   std::vector<std::unique_ptr<ShardLink>> links_;
   std::unique_ptr<Route> route_;

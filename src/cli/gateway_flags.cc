@@ -1,5 +1,7 @@
 #include "cli/gateway_flags.h"
 
+#include <unistd.h>
+
 #include <fstream>
 #include <iterator>
 
@@ -24,13 +26,14 @@ std::string LocalAddress(const std::string& address) {
 }
 
 // Ends when no answer runs, the limit is over or another signal came.
-void Drain(meshnet::Gateway& gateway, Signals& signals, Duration limit) {
+void Drain(meshnet::Gateway& gateway, Signals& signals, Duration limit, const Foundation& foundation) {
   SystemClock clock;
   Time deadline = clock.Now() + limit;
   gateway.BeginDrain();
   while (!gateway.WaitDrained(kPace / 4) && clock.Now() < deadline) {
     if (!signals.Wait(Duration(0))) continue;
     Say("a second signal: stopping at once");
+    foundation.abandon();
     return;
   }
 }
@@ -72,19 +75,19 @@ Result<TextModelOptions> GatewayFlags::ResolveText(const std::string& vocab_path
 }
 
 Status ServeUntilSignal(meshnet::Gateway& gateway, const GatewayOptions& options, Signals& signals, Duration drain_limit,
-                        const FailureProbe& failure) {
+                        const Foundation& foundation) {
   std::string url = (options.tls_certificate_path.empty() ? "http://" : "https://") + LocalAddress(gateway.address());
   bool announced = false;
   std::optional<Status> failed;
-  while (!(failed = failure())) {
+  while (!(failed = foundation.failure())) {
     if (!announced && AnswersReady(url, kReadyAnswerLimit)) {
       announced = true;
       Say("ready at " + url);
-      Print(url + "\n");
+      if (isatty(STDOUT_FILENO) == 0) Print(url + "\n");  // a person has read it already
     }
     if (signals.Wait(announced ? kPace : kStartPace)) {
       Say("stopping; answers in flight go on, a second signal ends them");
-      Drain(gateway, signals, drain_limit);
+      Drain(gateway, signals, drain_limit, foundation);
       break;
     }
   }

@@ -27,12 +27,17 @@ class GatewayFlags {
   uint32_t drain_seconds_ = 30;
 };
 
-// What serving depends on: a failure ends it. Asked every 200 ms.
-using FailureProbe = std::function<std::optional<Status>()>;
+// What a gateway stands on. Both are called on the thread that waits.
+struct Foundation {
+  // A failure ends serving. Asked every 200 ms.
+  std::function<std::optional<Status>()> failure = [] { return std::optional<Status>(); };
+  // A second signal came: what the answers in flight wait for may go.
+  std::function<void()> abandon = [] {};
+};
 
 // Waits until the route serves (its URL is then printed on stdout) and on until a signal or a failure, drains, stops the gateway. A second signal
 // cuts the drain short.
 Status ServeUntilSignal(meshnet::Gateway& gateway, const GatewayOptions& options, Signals& signals, Duration drain_limit,
-                        const FailureProbe& failure);
+                        const Foundation& foundation);
 
 }  // namespace meshnet::cli

@@ -76,7 +76,7 @@ Status RunGateway(const GatewayWish& wish, const GatewayFlags& flags) {
     return connected;
   }
   for (const std::string& warning : route.warnings()) Say(warning);
-  return ServeUntilSignal(**gateway, options, signals, flags.drain_limit(), [] { return std::optional<Status>(); });
+  return ServeUntilSignal(**gateway, options, signals, flags.drain_limit(), Foundation());
 }
 
 }  // namespace

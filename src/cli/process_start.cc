@@ -2,10 +2,12 @@
 
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/prctl.h>
 
 #include <clocale>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <new>
 
 #include "cli/report.h"
@@ -27,9 +29,13 @@ void LogToStderr() {
 
 }  // namespace
 
+void LogOnlyWarnings() { spdlog::set_level(spdlog::level::warn); }
+
 int RunMain(int argc, char** argv, int (*body)(int, char**)) {
   // May start the program once more, so it comes before everything.
   EnsureOpenMpDoesNotSpin(argv);
+  // Started by way of /proc/self/exe it would be called "exe" in a list of processes.
+  if (argc > 0) prctl(PR_SET_NAME, std::filesystem::path(argv[0]).filename().c_str());
   IgnoreBrokenPipes();
   try {
     // Characters and their widths in the terminal.

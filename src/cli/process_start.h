@@ -7,4 +7,7 @@ namespace meshnet::cli {
 // turns what a library threw into one line and an exit code.
 int RunMain(int argc, char** argv, int (*body)(int, char**));
 
+// For verbs whose rooms log what the person did not ask for.
+void LogOnlyWarnings();
+
 }  // namespace meshnet::cli

@@ -3,6 +3,7 @@
 #include "cli/conversation.h"
 #include "cli/embedded_cluster.h"
 #include "cli/report.h"
+#include "cli/split_flags.h"
 #include "cli/verbs.h"
 #include "session/session_driver.h"
 #include "text/llama/llama_text_model.h"
@@ -116,14 +117,14 @@ int Run(int argc, char** argv) {
   SplitWish split;
   WorkerFlags worker_flags;
   ChatFlags flags;
+  SplitFlags split_flags;
   Arguments arguments("run", "Cuts a model, starts its workers on this machine and chats in the terminal; one answer with -p. Stops all it started.");
   arguments.Positional("MODEL", &model_path, "a GGUF, or any part of a split one");
-  arguments.Number("--shards", &split.shards, 1, 1024, "this many workers, of like weight");
-  arguments.NumberList("--cuts", &split.cuts, "workers between these layers: 7,14 means [0,7) [7,14) [14,n)");
+  split_flags.AddTo(arguments);
   flags.AddTo(arguments);
   worker_flags.AddTo(arguments);
   if (std::optional<int> code = arguments.Parse(argc, argv)) return *code;
-  if ((split.shards > 0) == !split.cuts.empty()) return arguments.Usage("one of --shards N and --cuts A,B,... is needed");
+  if (std::optional<int> code = split_flags.Resolve(arguments, &split)) return *code;
   return RunModel(model_path, split, worker_flags, flags, arguments);
 }
 

@@ -3,6 +3,7 @@
 #include "cli/embedded_cluster.h"
 #include "cli/gateway_flags.h"
 #include "cli/report.h"
+#include "cli/split_flags.h"
 #include "cli/url.h"
 #include "cli/verbs.h"
 #include "text/llama/llama_text_model.h"
@@ -16,7 +17,7 @@ struct ServeWish {
   uint32_t port = kGatewayPort;
   bool insecure = false;
   SplitWish split;
-  uint32_t start_seconds = 600;
+  uint32_t start_seconds = 600, silence_seconds = 30;
 };
 
 // Asks the workers to end and waits for that; another signal ends them at once.
@@ -46,7 +47,10 @@ Status ServeCluster(EmbeddedCluster& cluster, const OpenedModel& model, const Ga
     (*gateway)->Stop();
     return stopped ? OkStatus() : ready;
   }
-  return ServeUntilSignal(**gateway, options, signals, flags.drain_limit(), [&cluster] { return cluster.supervisor().failure(); });
+  Foundation foundation;
+  foundation.failure = [&cluster] { return cluster.supervisor().failure(); };
+  foundation.abandon = [&cluster] { cluster.supervisor().RequestStop(StopKind::kNow); };
+  return ServeUntilSignal(**gateway, options, signals, flags.drain_limit(), foundation);
 }
 
 Status ServeModel(const ServeWish& wish, const WorkerFlags& worker_flags, const GatewayFlags& gateway_flags, const Arguments& arguments) {
@@ -72,6 +76,7 @@ Status ServeModel(const ServeWish& wish, const WorkerFlags& worker_flags, const 
   SystemClock clock;
   SupervisorOptions supervision;
   supervision.ready_limit = std::chrono::seconds(wish.start_seconds);
+  supervision.silence_limit = std::chrono::seconds(wish.silence_seconds);
   Result<std::unique_ptr<EmbeddedCluster>> cluster = EmbeddedCluster::Launch(*plan, std::move(*files), supervision, clock);
   if (!cluster.ok()) return cluster.status();
   Status served = ServeCluster(**cluster, *model, options, gateway_flags, signals, clock);
@@ -85,18 +90,19 @@ int Serve(int argc, char** argv) {
   ServeWish wish;
   WorkerFlags worker_flags;
   GatewayFlags gateway_flags;
+  SplitFlags split_flags;
   Arguments arguments("serve", "Cuts a model, starts its workers on this machine and an OpenAI gateway in front, and supervises them.");
   arguments.Positional("MODEL", &wish.model_path, "a GGUF, or any part of a split one");
-  arguments.Number("--shards", &wish.split.shards, 1, 1024, "this many workers, of like weight");
-  arguments.NumberList("--cuts", &wish.split.cuts, "workers between these layers: 7,14 means [0,7) [7,14) [14,n)");
+  split_flags.AddTo(arguments);
   arguments.Text("--host", &wish.host, "address the gateway listens on");
   arguments.Number("-p,--port", &wish.port, 0, 65535, "its port; 0: any");
   arguments.Switch("--insecure", &wish.insecure, "allow clients off loopback without keys");
   arguments.Number("--start-timeout", &wish.start_seconds, 1, 86400, "seconds a worker may take to be ready");
+  arguments.Number("--silence-timeout", &wish.silence_seconds, 0, 86400, "seconds until a worker that does not answer is started again; 0: never");
   worker_flags.AddTo(arguments);
   gateway_flags.AddTo(arguments);
   if (std::optional<int> code = arguments.Parse(argc, argv)) return *code;
-  if ((wish.split.shards > 0) == !wish.split.cuts.empty()) return arguments.Usage("one of --shards N and --cuts A,B,... is needed");
+  if (std::optional<int> code = split_flags.Resolve(arguments, &wish.split)) return *code;
   Result<Address> host = ParseAddress(wish.host, kGatewayPort);
   if (!host.ok() || host->kind != Address::Kind::kTcp) return arguments.Usage("--host " + wish.host + ": not a host name or address");
   wish.host = host->host;

@@ -256,6 +256,11 @@ std::vector<int> Supervisor::pids() const {
   return result;
 }
 
+size_t Supervisor::ready_count() const {
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  return static_cast<size_t>(std::count_if(impl_->workers.begin(), impl_->workers.end(), [](const Impl::Worker& worker) { return worker.ready; }));
+}
+
 std::optional<Status> Supervisor::failure() const {
   std::lock_guard<std::mutex> lock(impl_->mutex);
   return impl_->failed;
@@ -272,7 +277,7 @@ void Supervisor::Kill(size_t stage, const std::string& why) {
 void Supervisor::RequestStop(StopKind kind) {
   {
     std::lock_guard<std::mutex> lock(impl_->mutex);
-    if (!impl_->stop || kind == StopKind::kNow) impl_->stop = kind;
+    if (!impl_->stop || kind == StopKind::kNow) impl_->stop = kind;  // never back from kNow
   }
   impl_->Wake();
 }

@@ -26,6 +26,7 @@ struct SupervisorOptions {
   uint32_t restarts_max = 5;                         // of one worker within restart_window
   Duration restart_window = std::chrono::seconds(60);
   Duration stop_limit = std::chrono::seconds(10);    // from the request to end to SIGKILL
+  Duration silence_limit = std::chrono::seconds(30); // of a worker that serves: then it counts as hung and is killed; 0: never
 };
 
 enum class StopKind { kGraceful, kNow };
@@ -47,6 +48,8 @@ class Supervisor {
 
   // In the order of the stages; -1 for one that does not run now.
   std::vector<int> pids() const;
+  // How many serve now.
+  size_t ready_count() const;
   // Set once a worker died too often: the cluster cannot be whole again.
   std::optional<Status> failure() const;
   // A worker that does not answer any more: kills it, which counts as a death.

@@ -9,6 +9,7 @@
 #include "cli/embedded_cluster.h"
 #include "cli/logit_proof.h"
 #include "cli/report.h"
+#include "cli/split_flags.h"
 #include "cli/system_memory.h"
 #include "cli/system_signals.h"
 #include "cli/test_prompts.h"
@@ -197,10 +198,10 @@ int VerifyModel(const VerifyWish& wish, const WorkerFlags& flags, const Argument
 int Verify(int argc, char** argv) {
   VerifyWish wish;
   WorkerFlags flags;
+  SplitFlags split_flags;
   Arguments arguments("verify", "Proof of split: the same chunks through worker processes and through one plain llama.cpp context, every logit compared.");
   arguments.Positional("MODEL", &wish.model_path, "a GGUF, or any part of a split one");
-  arguments.Number("--shards", &wish.split.shards, 1, 1024, "this many workers, of like weight");
-  arguments.NumberList("--cuts", &wish.split.cuts, "workers between these layers: 7,14 means [0,7) [7,14) [14,n)");
+  split_flags.AddTo(arguments);
   arguments.LocalText("--prompt", &wish.prompt, "text to start from (default: a built-in one)");
   arguments.LocalText("--prompt-file", &wish.prompt_file, "the same from a file");
   arguments.Number("--steps", &wish.steps, 0, 1000000, "tokens to generate after the prompt");
@@ -209,7 +210,7 @@ int Verify(int argc, char** argv) {
   arguments.Switch("--json", &wish.json, "one JSON object on stdout");
   flags.AddTo(arguments);
   if (std::optional<int> code = arguments.Parse(argc, argv)) return *code;
-  if ((wish.split.shards > 0) == !wish.split.cuts.empty()) return arguments.Usage("one of --shards N and --cuts A,B,... is needed");
+  if (std::optional<int> code = split_flags.Resolve(arguments, &wish.split)) return *code;
   if (!wish.prompt.empty() && !wish.prompt_file.empty()) return arguments.Usage("one of --prompt and --prompt-file");
   return VerifyModel(wish, flags, arguments);
 }

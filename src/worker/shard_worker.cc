@@ -126,11 +126,14 @@ class WorkerLife {
 
   void AtOnce() { end_ = at_once_ = true; }
 
+  // Whoever started us tells people what they need to know.
+  bool has_parent() const { return options_.lifeline_fd >= 0; }
+
   void Look() {
     ShardHost& host = server_.host();
     if (!told_ready_ && host.description().state == ShardState::kServing) {
       told_ready_ = true;
-      std::fprintf(stderr, "meshnet: serving layers %s at %s\n", host.description().range.Text().c_str(), server_.address().c_str());
+      if (!has_parent()) std::fprintf(stderr, "meshnet: serving layers %s at %s\n", host.description().range.Text().c_str(), server_.address().c_str());
       TellReady(options_.ready_fd, server_.address());
     }
     if (Status trouble = host.trouble(); !trouble.ok()) {
@@ -148,7 +151,7 @@ class WorkerLife {
   void BeginDrain() {
     // While the model is read there is nothing to drain.
     if (!told_ready_) return AtOnce();
-    std::fprintf(stderr, "meshnet: draining layers %s\n", server_.host().description().range.Text().c_str());
+    if (!has_parent()) std::fprintf(stderr, "meshnet: draining layers %s\n", server_.host().description().range.Text().c_str());
     drain_end_ = std::chrono::steady_clock::now() + options_.drain_limit;
     server_.host().BeginDrain(/*then_end=*/true);
   }
