@@ -158,6 +158,29 @@ TEST_P(ParityTest, TruncationAndRefillGiveTheBitsOfAnUndisturbedSession) {
   EXPECT_TRUE(Compare(std::span(*expected).last(refilled->size()), *refilled).bits_equal);
 }
 
+TEST(StageLimitsTest, ATailGivesFewRowsOfLogitsAndAHeadTakesSmallChunks) {
+  const tiny::TestFolder folder;
+  const std::string path = folder.File("model.gguf");
+  ASSERT_TRUE(tiny::WriteTinyModel(SmallModel("llama"), path).ok());
+  EngineOptions options = SmallOptions();
+  options.ubatch_tokens = 256;
+  Result<SplitRoute> route = SplitRoute::Create(path, {3}, options, folder.path());
+  ASSERT_TRUE(route.ok()) << route.status().message();
+  EXPECT_EQ(route->stage(0).info().chunk_rows_max, 128u);
+  EXPECT_EQ(route->tail().info().chunk_rows_max, 256u);
+  EXPECT_FALSE(route->stage(0).CheckSampling(SamplingParams()).ok());
+  EXPECT_TRUE(route->tail().CheckSampling(SamplingParams()).ok());
+
+  const std::vector<Token> tokens = RandomTokens(200, 256, 1);
+  const HiddenState input(200, 64, std::vector<float>(200 * 64, 0.1f));
+  EngineStep step = {.sequence = SequenceId(0), .start = PastLen(0), .tokens = tokens, .input = &input, .rows = RowsWanted::kAll, .logits_wanted = true};
+  const EngineOutcome many = std::move(route->tail().Run({&step, 1}).front());
+  EXPECT_EQ(many.fate, EngineFate::kRolledBack);
+  EXPECT_NE(many.cause.find("at most 128"), std::string::npos) << many.cause;
+  step.rows = RowsWanted::kLast;
+  EXPECT_EQ(route->tail().Run({&step, 1}).front().fate, EngineFate::kDone);
+}
+
 // Certified, and known to the writer of tiny models.
 std::vector<std::string> Certified() {
   std::vector<std::string> names;

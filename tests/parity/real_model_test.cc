@@ -80,7 +80,7 @@ class RealModelTest : public testing::Test {
     std::vector<std::vector<float>> logits(sessions.size());
     std::vector<std::vector<Token>> tokens;
     for (size_t i = 0; i < sessions.size(); ++i) {
-      tokens.push_back(RandomTokens(100 + 13 * sessions[i], shape_.vocabulary_size, sessions[i]));
+      tokens.push_back(RandomTokens(40 + 7 * sessions[i], shape_.vocabulary_size, sessions[i]));
       EXPECT_TRUE(route.Prefill(SequenceId(static_cast<int32_t>(sessions[i])), tokens.back(), 48).ok());
     }
     for (uint64_t step = 0; step < 4; ++step) {

@@ -8,8 +8,11 @@
 namespace meshnet {
 namespace {
 
-// llama.cpp names them cache_k_l0, cache_v_l0, cache_r_l0, cache_s_l0, … with a tag of its cache in between.
-bool IsMemory(const ggml_tensor* tensor) { return !tensor->view_src && std::string_view(tensor->name).starts_with("cache_"); }
+// llama.cpp names them cache_k_l0, cache_v_l0, cache_r_l0, cache_s_l0, … with a tag of its cache in between. What it computes from them, a copy in
+// another type for example, keeps the beginning of the name.
+bool IsMemory(const ggml_tensor* tensor) {
+  return tensor->op == GGML_OP_NONE && !tensor->view_src && std::string_view(tensor->name).starts_with("cache_");
+}
 
 void Collect(ggml_tensor* tensor, std::set<ggml_tensor*>& memory) {
   if (tensor->view_src) tensor = tensor->view_src;

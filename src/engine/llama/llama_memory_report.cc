@@ -24,7 +24,7 @@ bool CoversAllMemory(const llama_context* context, std::span<ggml_tensor* const>
   uint64_t found = 0, allocated = 0;
   for (const ggml_tensor* tensor : memory) found += ggml_nbytes(tensor);
   for (const auto& [type, bytes] : llama_get_memory_breakdown(context)) allocated += bytes.context;
-  constexpr uint64_t kPaddingOfATensor = 4096;
+  constexpr uint64_t kPaddingOfATensor = 512;  // buffers align each tensor
   return found <= allocated && allocated - found <= kPaddingOfATensor * (memory.size() + 1);
 }
 
