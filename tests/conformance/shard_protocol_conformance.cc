@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <future>
 #include <limits>
 
@@ -481,20 +482,31 @@ TEST_F(OwnWorkerTest, LackOfRoomIsAStatusOverTheWire) {
     Connect([&](FakeWorkerFlags& flags) { flags.worker.hot_kv = {.sessions_max = row.sessions_max, .context_tokens = kContext, .budget_tokens = kContext, .ttl_seconds = 100}; });
     Session busy = NewSession();
     ASSERT_TRUE(busy.Open(kContext).ok());
-    pb::Step step = busy.Prefill({1});
-    uint64_t id = stream_->Send(step);
-    busy.Commit(step);
+    // Two steps ahead: while one executes, the one behind it was admitted before and the third is on its way, so the session is busy whenever
+    // the Open gets its turn.
+    std::deque<uint64_t> unanswered;
+    pb::ForwardRequest message;
+    auto add_step = [&] {
+      pb::Step step = busy.Prefill({1});
+      step.set_ack_seq(step.step_seq() > 3 ? step.step_seq() - 3 : 0);
+      step.set_request_id(stream_->NextId());
+      unanswered.push_back(step.request_id());
+      busy.Commit(step);
+      *message.add_steps() = std::move(step);
+    };
+    add_step();
+    add_step();
+    stream_->SendMessage(message);
+    AwaitArrival();
     auto asked = std::async(std::launch::async, [this] { return NewSession().Open(32); });
-    // Whenever the Open arrives, one step is queued: each engine call is let go only when the next step is there.
     while (asked.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-      pb::Step next = busy.Decode(1);
-      next.set_ack_seq(next.step_seq() - 2);
-      const uint64_t next_id = stream_->Send(next);
+      message.Clear();
+      add_step();
+      stream_->SendMessage(message);
       AwaitArrival();
       calls_.release();
-      ASSERT_EQ(TextOf(*stream_->Answer(id)), "OK");
-      busy.Commit(next);
-      id = next_id;
+      ASSERT_EQ(TextOf(*stream_->Answer(unanswered.front())), "OK");
+      unanswered.pop_front();
     }
     Outcome<pb::OpenReply> open = asked.get();
     EXPECT_EQ(open.Text(), row.text);
@@ -503,8 +515,8 @@ TEST_F(OwnWorkerTest, LackOfRoomIsAStatusOverTheWire) {
     EXPECT_EQ(open.error->grpc_code(), 8);
     EXPECT_TRUE(open.error->has_retry_after_ms());
     EXPECT_NE(open.status.error_details().find("google.rpc.RetryInfo"), std::string::npos);
-    calls_.release();
-    EXPECT_EQ(TextOf(*stream_->Answer(id)), "OK");
+    calls_.release(static_cast<std::ptrdiff_t>(unanswered.size()));
+    for (uint64_t id : unanswered) EXPECT_EQ(TextOf(*stream_->Answer(id)), "OK");
     EXPECT_TRUE(NewSession().Open(32).ok());  // the idle one makes room
     stream_.reset();
     client_.reset();
