@@ -127,7 +127,8 @@ int Inspect(int argc, char** argv) {
   }
   Result<WorkerSettings> settings = flags.Resolve(arguments, {1, 4096, 0, NumericsMode::kFast}, found->shape.context_length);
   if (!settings.ok()) return Report(settings.status());
-  Result<plan::KvEstimate> kv = plan::EstimateKv(found->shape, {0, found->shape.layer_count}, settings->kv());
+  const LayerRange own = {0, found->shape.layer_count};
+  Result<plan::KvEstimate> kv = plan::EstimateKv(found->shape, own, settings->kv(found->shard ? found->shard->range : own));
   if (!kv.ok()) return Report(kv.status());
   Print(ToText(*found, *kv, settings->hot_kv.context_tokens));
   return 0;

@@ -117,7 +117,7 @@ uint64_t PredictComputeBytes(const WorkerSettings& settings, uint32_t boundary_w
 }
 
 Result<MemoryNeed> PredictMemory(const OpenedModel& model, const gguf::ShardPlan& plan, const WorkerSettings& settings) {
-  Result<plan::KvEstimate> kv = plan::EstimateKv(model.shape, plan.range, settings.kv());
+  Result<plan::KvEstimate> kv = plan::EstimateKv(model.shape, plan.range, settings.kv(plan.range));
   if (!kv.ok()) return kv.status();
   MemoryNeed need;
   need.hole_bytes = plan.hole_bytes;

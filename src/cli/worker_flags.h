@@ -18,8 +18,8 @@ struct WorkerSettings {
   EngineOptions engine;  // shard_path empty; limits equal to hot_kv's
   HotKvSettings hot_kv;
 
-  // For the memory estimate, before anything is loaded.
-  plan::KvSettings kv() const;
+  // For the memory estimate of a shard of `range`, before anything is loaded: a head takes smaller chunks than other stages.
+  plan::KvSettings kv(LayerRange range) const;
   // The flags that give another `meshnet worker` exactly these settings.
   std::vector<std::string> ToArguments() const;
 };

@@ -116,7 +116,7 @@ Status ServeShard(const WorkerWish& wish, const WorkerFlags& flags, const Argume
     return ProbeShard(engine);
   }
 
-  Result<plan::KvEstimate> kv = plan::EstimateKv(shard->shape, {0, shard->shape.layer_count}, settings->kv());
+  Result<plan::KvEstimate> kv = plan::EstimateKv(shard->shape, {0, shard->shape.layer_count}, settings->kv(shard->identity.range));
   if (!kv.ok()) return kv.status();
   if (!wish.is_child()) {  // whoever starts several workers has counted them all
     Status memory = CheckOwnMemory(*shard, *kv, *settings);
