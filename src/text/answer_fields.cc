@@ -136,12 +136,17 @@ void ReadLogitBias(FieldReader& fields, uint32_t vocabulary_size, ordered_json* 
   if (bias == nullptr) return;
   if (!bias->is_object() && !bias->is_array()) return fields.FailField("logit_bias", "must be an object or an array of pairs.");
   constexpr size_t kPairsMax = 20'000;
+  // llama.cpp tokenizes it, on this thread's stack.
+  constexpr size_t kBiasTextBytesMax = 256;
   if (bias->size() > kPairsMax) return fields.FailField("logit_bias", "has more than " + std::to_string(kPairsMax) + " entries.");
   ordered_json pairs = ordered_json::array();
   const auto add = [&](ordered_json token, const ordered_json& value) {
     const bool banned = value.is_boolean() && !value.get<bool>();
     if (!banned && (!value.is_number() || std::fabs(value.get<double>()) > FLT_MAX)) {
       return fields.FailField("logit_bias", "must give each token a number, or false to ban it.");
+    }
+    if (token.is_string() && token.get_ref<const std::string&>().size() > kBiasTextBytesMax) {
+      return fields.FailField("logit_bias", "names a text of more than " + std::to_string(kBiasTextBytesMax) + " bytes.");
     }
     if (!token.is_string() && (!token.is_number_integer() || token.get<int64_t>() < 0 || token.get<int64_t>() >= vocabulary_size)) {
       return fields.FailField("logit_bias", "names a token that is not between 0 and " + std::to_string(vocabulary_size - 1) + ".");

@@ -112,7 +112,7 @@ TEST(RequestBodyTest, NamesTheFieldThatIsWrong) {
       {R"("seed":-2)", "seed"}, {R"("seed":18446744073709551615)", "seed"}, {R"("repeat_penalty":0)", "repeat_penalty"}, {R"("mirostat":3)", "mirostat"}, {R"("dry_base":0.5)", "dry_base"},
       {R"("temperature":1e39)", "temperature"}, {R"("max_tokens":99999999999)", "max_tokens"}, {R"("repeat_last_n":-1)", "repeat_last_n"}, {R"("dry_sequence_breakers":[])", "dry_sequence_breakers"},
       {R"("logit_bias":{"1000":1})", "logit_bias"}, {R"("logit_bias":{"-1":1})", "logit_bias"}, {R"("logit_bias":[[1]])", "logit_bias"}, {R"("logit_bias":{"1":"x"})", "logit_bias"},
-      {R"("logit_bias":{"1":true})", "logit_bias"}, {R"("samplers":["top_q"])", "samplers"}, {R"("samplers":"kqz")", "samplers"}, {R"("samplers":[])", "samplers"},
+      {R"("logit_bias":{"1":true})", "logit_bias"}, {"\"logit_bias\":{\"" + std::string(300, 'a') + "\":1}", "logit_bias"}, {R"("samplers":["top_q"])", "samplers"}, {R"("samplers":"kqz")", "samplers"}, {R"("samplers":[])", "samplers"},
       // Not honoured.
       {R"("frobnicate":1)", "frobnicate"}, {R"("functions":[])", "functions"}, {R"("store":true)", "store"}, {R"("modalities":["text","audio"])", "modalities"},
       {R"("audio":{})", "audio"}, {R"("n_keep":5)", "n_keep"}, {R"("id_slot":3)", "id_slot"}, {R"("lora":[{"id":0,"scale":1}])", "lora"}, {R"("t_max_predict_ms":100)", "t_max_predict_ms"},

@@ -149,7 +149,13 @@ std::variant<ModelPrompt, ApiError> PrepareCompletion(const ServerModel& model, 
   if (body.constraint.schema) request["json_schema"] = *body.constraint.schema;
   if (!body.constraint.grammar.empty()) request["grammar"] = body.constraint.grammar;
   const bool constrained = body.constraint.schema || !body.constraint.grammar.empty();
-  if (constrained && !model.vocabulary->has_tokenizer()) return NoTokenizer(ConstraintParam(body.constraint));
+  if (!model.vocabulary->has_tokenizer()) {
+    // llama.cpp aborts when it is to tokenize without a tokenizer.
+    if (constrained) return NoTokenizer(ConstraintParam(body.constraint));
+    for (const ordered_json& pair : request.value("logit_bias", ordered_json::array())) {
+      if (pair[0].is_string()) return NoTokenizer("logit_bias");
+    }
+  }
   try {
     task_params task = EvaluateSchema(model, common_json::parse(request.dump()));
     if (constrained && task.sampling.grammar.grammar.empty()) return BadRequest(ConstraintParam(body.constraint), "The constraint cannot be enforced.");

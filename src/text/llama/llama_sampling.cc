@@ -114,6 +114,9 @@ std::optional<ApiError> CheckConstraint(const LlamaVocabulary& vocabulary, const
   if (sampling.generation_prompt.size() > kGenerationPromptBytesMax) {
     return BadRequest("messages", "The last message, which the answer is to continue, has more than " + std::to_string(kGenerationPromptBytesMax) + " bytes.");
   }
+  if (!LlamaVocabulary::FitsAnyStack(sampling.generation_prompt)) {
+    return BadRequest("messages", "The last message, which the answer is to continue, has thousands of characters without a break.");
+  }
   if (sampling.generation_prompt.find('\0') != std::string::npos) {
     return BadRequest("messages", "The last message, which the answer is to continue, has a NUL character.");
   }

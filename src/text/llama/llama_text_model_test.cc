@@ -248,6 +248,10 @@ TEST(LlamaTextModelTest, NeverFailsOpen) {
   const ApiError ended = MustRefuse(Model("qwen2", kChatMl), ApiKind::kChat,
                                     R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b<|im_end|>"}],"response_format":{"type":"json_object"}})");
   EXPECT_EQ(ended.status, 400);
+  // The last worker tokenizes that beginning on a usual stack.
+  const ApiError run = MustRefuse(Model("deepseek-llm", kChatMl), ApiKind::kChat,
+                                  R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":")" + std::string(30000, 'a') + R"("}]})", 100000);
+  EXPECT_EQ(run.param, "messages");
 }
 
 TEST(LlamaTextModelTest, TokenizesAndDetokenizes) {

@@ -190,6 +190,8 @@ std::optional<std::vector<Token>> LlamaVocabulary::Tokenize(const std::string& t
   return tokens;
 }
 
+bool LlamaVocabulary::FitsAnyStack(const std::string& text) { return LongestRun(text) <= kRunOnAnyStack; }
+
 size_t LlamaVocabulary::TokensAtLeast(const std::string& text) const {
   if (!piece_bytes_max_) return 0;
   size_t alone = 0, bytes_alone = 0;
