@@ -85,7 +85,7 @@ std::optional<Refusal> ShardHost::not_serving() const {
     refusal.message = "layers " + description_.range.Text() + ": an invariant broke, this worker serves no more";
   } else if (stopping_ || !trouble_.ok()) {
     refusal.message = "layers " + description_.range.Text() + ": the worker is stopping";
-  } else if (!loaded_) {
+  } else if (description_.state == ShardState::kStarting) {
     refusal.message = "layers " + description_.range.Text() + ": the worker is starting, it still loads the model";
     refusal.retry_after = std::chrono::milliseconds(500);
   } else {
@@ -158,10 +158,12 @@ std::unique_ptr<ShardCore> ShardHost::Load() {
     std::lock_guard lock(mutex_);
     description.state = description_.state;
     description_ = std::move(description);
-    loaded_ = true;
-    loaded_changed_.notify_all();
   }
   SetState(ShardState::kServing);
+  // Last: whoever waited for it finds a shard that serves.
+  std::lock_guard lock(mutex_);
+  loaded_ = true;
+  loaded_changed_.notify_all();
   return core;
 }
 
