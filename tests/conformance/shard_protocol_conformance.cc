@@ -184,6 +184,11 @@ TEST_F(ConformanceTest, RefusesStepsThatAreMalformed) {
     EXPECT_EQ(code_, 3);
     EXPECT_EQ(error_.retry(), pb::NEVER);
   }
+  if (shard_.range().begin() == 0) {
+    pb::Step step = session.Prefill({1});
+    step.mutable_input()->set_width(shard_.boundary_width());
+    EXPECT_EQ(Refused(session, step), "BAD_REQUEST/SHAPE");
+  }
   EXPECT_EQ(session.MustForward(*stream_, session.Prefill({1})), "OK");  // the stream and the session live on
 }
 

@@ -605,6 +605,24 @@ class HeldEngineTest(ProtocolTest):
         self.assertEqual((describe(error), error.grpc_code), ("STEP_CANCELLED", grpc.StatusCode.CANCELLED.value[0]))
         self.assertEqual((session.open().past_len, session.next), (2, 2))
 
+    def test_a_stream_lost_while_its_step_is_queued(self):
+        busy, session = self.session(), self.session()
+        session.forward(self.stream, session.prefill([7]))  # a session that is lost and opened again would show
+        busy_id = self.hold(self.stream, busy.prefill([1]))
+        step = session.prefill([1, 2])
+        lost = Stream(self.client)
+        lost.send([step])
+        self.assertEqual(lost.said(pb.Step()), "BAD_REQUEST/SHAPE")  # it has arrived
+        lost.end()
+        for _ in range(20):  # most likely the worker has seen the end by then; what follows holds either way
+            self.await_arrival()
+        self.let_go()
+        self.assertEqual(self.stream.answer(busy_id).result.past_len, 1)
+        # Taken back or committed, never half: the session is there, and the same step brings it to the same place.
+        self.assertIn(self.client.open(session.request()).past_len, (1, 3))
+        self.assertIn(self.stream.said(step), ("OK", "REPLAYED"))
+        self.assertEqual((self.client.open(session.request()).past_len, self.client.stats().steps_committed), (3, 3))
+
     def test_a_stream_lost_while_its_step_executes(self):
         session = self.session()
         step = session.prefill([1, 2])

@@ -89,6 +89,7 @@ TestProcess::TestProcess(const std::vector<std::string>& command, const StartOpt
   }
   pid_ = fork();
   if (pid_ == 0) {
+    signal(SIGPIPE, SIG_DFL);  // a shell's children start like this, whatever the test itself ignores
     setsid();
     if (slave >= 0) {
       login_tty(slave);
