@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Rows of one engine call that holds a whole vocabulary of logits (engine design, section 2).
+// Rows of one engine call that holds a whole vocabulary of logits (docs/engine.md, Calls).
 constexpr uint64_t kHeadRows = 128;
 constexpr uint64_t kContextOverhead = 16u << 20;
 

@@ -70,7 +70,7 @@ class Engine {
   virtual EngineMemory memory() const = 0;
 
   // One engine call: either single-token steps of distinct sequences in ascending order, or exactly one chunk of one sequence
-  // (row order: engine design, section 2). One outcome per step, in the same order. A failure of a shared call is retried one by one,
+  // (row order: docs/engine.md, Calls). One outcome per step, in the same order. A failure of a shared call is retried one by one,
   // so that only the guilty step fails.
   virtual std::vector<EngineOutcome> Run(std::span<const EngineStep> steps) = 0;
 

@@ -14,7 +14,7 @@
 
 namespace meshnet::gguf {
 
-// One row per tensor of the whole model, sorted by name, plus the canonical hyperparameter and tokenizer keys (shard protocol, section 1).
+// One row per tensor of the whole model, sorted by name, plus the canonical hyperparameter and tokenizer keys (docs/protocol.md).
 struct Manifest {
   std::string text;              // canonical form; model_root = SHA-256 of it
   Sha256Digest model_root;

@@ -1,4 +1,4 @@
-// The hot KV state machine of one shard (shard protocol, sections 3 to 6): who owns which sequence, how far it got, what may run next.
+// The hot KV state machine of one shard (docs/kv-contract.md): who owns which sequence, how far it got, what may run next.
 // Pure: no clock, thread, engine or I/O; time, identities and engine outcomes are arguments. Not thread-safe: one thread owns it.
 #pragma once
 

@@ -13,7 +13,7 @@ namespace meshnet {
 inline constexpr uint32_t kProtocolMajor = 1;
 inline constexpr uint32_t kProtocolMinor = 0;
 
-// How much of a session's KV can be cut off (shard protocol, section 4).
+// How much of a session's KV can be cut off (docs/kv-contract.md, Positions).
 enum class TruncationClass {
   kFull,    // any length
   kWindow,  // 0, past length, or while the window is intact
@@ -27,7 +27,7 @@ enum class NumericsMode {
 };
 const char* Name(NumericsMode mode);  // "fast", "exact"
 
-// What decides the last bits of a result (engine design, section 3).
+// What decides the last bits of a result (docs/numerics.md).
 struct NumericsFingerprint {
   NumericsMode mode = NumericsMode::kFast;
   std::string engine_tree;      // git tree of the llama.cpp it was built from

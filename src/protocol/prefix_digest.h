@@ -1,5 +1,5 @@
 // Identity of a token prefix: the first 16 bytes of SHA-256 over (domain tag, cache salt, token ids as 32-bit little endian).
-// It does not depend on how the prefix was chunked, so equal length never passes for equal prefix (shard protocol, section 1).
+// It does not depend on how the prefix was chunked, so equal length never passes for equal prefix (docs/protocol.md).
 #pragma once
 
 #include <span>

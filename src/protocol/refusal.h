@@ -1,4 +1,4 @@
-// A shard's typed "no" (shard protocol, section 5): a closed reason and what the caller needs to recover. A refused step changed nothing,
+// A shard's typed "no" (docs/protocol.md): a closed reason and what the caller needs to recover. A refused step changed nothing,
 // except kExecFailed, which was rolled back to the step's start.
 #pragma once
 

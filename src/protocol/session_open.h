@@ -1,4 +1,4 @@
-// Open and Release of a session on one shard (shard protocol, section 2).
+// Open and Release of a session on one shard (docs/protocol.md).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// One extension of a session at an expected past length, and its result (shard protocol, section 2).
+// One extension of a session at an expected past length, and its result (docs/protocol.md).
 #pragma once
 
 #include <chrono>

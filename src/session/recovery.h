@@ -1,4 +1,4 @@
-// The answer to each trouble of a call (shard protocol, section 5): from what came back, and what the session knows, to what is done next.
+// The answer to each trouble of a call (docs/protocol.md): from what came back, and what the session knows, to what is done next.
 // Pure: no clock, no link. Bounds on how often are here; the bound on how long is the driver's recovery limit.
 #pragma once
 

@@ -1,4 +1,4 @@
-// A Refusal on the wire: ErrorDetail in a step's answer, and a status with trailers for a unary call (shard protocol, section 5).
+// A Refusal on the wire: ErrorDetail in a step's answer, and a status with trailers for a unary call (docs/protocol.md).
 #pragma once
 
 #include <optional>

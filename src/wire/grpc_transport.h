@@ -1,4 +1,4 @@
-// The gRPC settings that both ends of the shard protocol share (shard protocol, section 7), and its log kept short.
+// The gRPC settings that both ends of the shard protocol share (docs/protocol.md, Transport), and its log kept short.
 #pragma once
 
 #include <string>

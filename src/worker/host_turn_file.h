@@ -1,5 +1,5 @@
-// One engine call at a time on this host: workers of one machine that all use its cores take turns by the lock of a file (engine design,
-// section 4). The kernel frees it when its holder dies.
+// One engine call at a time on this host: workers of one machine that all use its cores take turns by the lock of a file (docs/engine.md). The
+// kernel frees it when its holder dies.
 #pragma once
 
 #include <memory>

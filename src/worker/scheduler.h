@@ -1,5 +1,5 @@
 // What the engine runs next: one micro-batch of all ready decode steps, alternated with at most one prefill chunk, decode first, round robin
-// over sessions. Pure: time is an argument. Single-token steps share a call; a chunk runs alone (engine design, section 2).
+// over sessions. Pure: time is an argument. Single-token steps share a call; a chunk runs alone (docs/engine.md, Calls).
 #pragma once
 
 #include <cstdint>

@@ -53,7 +53,7 @@ std::vector<ShardCore::RunningStep> ShardCore::StartAll(const Scheduler::Plan& p
     running.push_back(std::move(step));
   }
   AnswerDropped(kv_.TakeDropped());
-  // The order that keeps rows in their places and micro-batches whole (engine design, section 2).
+  // The order that keeps rows in their places and micro-batches whole (docs/engine.md, Calls).
   std::ranges::sort(running, {}, [](const RunningStep& step) { return step.execution.sequence; });
   return running;
 }

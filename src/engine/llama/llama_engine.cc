@@ -148,7 +148,7 @@ LlamaEngine::Decoded LlamaEngine::Decode(std::span<const EngineStep> steps, std:
   const std::string complaint = TakeLlamaComplaint();
   cause = code == 1 ? "no free cells in the KV cache" : "llama_decode failed with code " + std::to_string(code);
   if (!complaint.empty()) cause += " (llama.cpp: " + complaint + ")";
-  // Only these two leave memory as it was (engine design, hazard L2).
+  // Only these two leave memory as it was (docs/engine.md, L2).
   return code == 1 || code == -1 ? Decoded::kUntouched : Decoded::kBroken;
 }
 

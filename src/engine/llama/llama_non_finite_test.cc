@@ -1,4 +1,4 @@
-// A value that overflows must end its own session and reach no other, now or later (engine design, hazard L13).
+// A value that overflows must end its own session and reach no other, now or later (docs/engine.md, L13).
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 // Removes cells of one sequence and proves what is left. The only place that calls llama_memory_seq_rm: a negative id there means every
-// sequence, and its "true" proves nothing (engine design, hazards L1 and L3).
+// sequence, and its "true" proves nothing (docs/engine.md, L1 and L3).
 #pragma once
 
 #include <cstdint>

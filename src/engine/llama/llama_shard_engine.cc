@@ -95,7 +95,7 @@ EngineInfo InfoOf(const ShardClaim& claim, const EngineSettings& settings, const
   info.layer_count = claim.layer_count;
   info.boundary_width = claim.boundary_width;
   info.vocabulary_size = claim.vocabulary_size;
-  // Read back: llama.cpp rounds (engine design, hazard L7).
+  // Read back: llama.cpp rounds (docs/engine.md, L7).
   info.sequences_max = llama_n_seq_max(context);
   info.context_tokens = llama_n_ctx_seq(context);
   info.budget_tokens = llama_n_ctx(context);

@@ -11,7 +11,7 @@
 
 namespace meshnet {
 
-// kRefused names a tensor and its type when results could depend on step shapes (engine design, section 3). Vectors (norms, biases) may have
+// kRefused names a tensor and its type when results could depend on step shapes (docs/numerics.md). Vectors (norms, biases) may have
 // any type.
 // `holes` are tensors that this stage never reads.
 Status CheckExactWeights(std::span<const gguf::TensorInfo> tensors, std::span<const std::string> holes);

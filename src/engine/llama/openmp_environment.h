@@ -1,5 +1,5 @@
 // llama.cpp computes with OpenMP, whose threads spin between two computations. Workers of one host take turns, so a waiting worker would burn
-// the cores of the computing one and halve its speed (engine design, section 4).
+// the cores of the computing one and halve its speed (docs/engine.md).
 #pragma once
 
 namespace meshnet {
