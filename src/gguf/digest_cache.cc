@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <sstream>
@@ -31,6 +30,16 @@ std::string CacheFolder() {
   const char* home = std::getenv("HOME");
   if (home != nullptr && home[0] == '/') return std::string(home) + "/.cache/meshnet/digests";
   return "";
+}
+
+// Entries name the user's files, so nobody else may look: like mkdir -p with 0700 for what is made, and an open folder of ours is closed.
+int MakeFolder(const std::string& path) {
+  for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
+    if (mkdir(path.substr(0, slash).c_str(), 0700) != 0 && errno != EEXIST) return errno;
+    if (slash == std::string::npos) break;
+  }
+  (void)!chmod(path.c_str(), 0700);  // somebody else's folder is as its owner wants it
+  return 0;
 }
 
 std::string EntryPath(const std::string& folder, const FileStamp& stamp) {
@@ -104,15 +113,13 @@ RegionDigests LoadDigests(const FileStamp& stamp) {
 void StoreDigests(const FileStamp& stamp, const RegionDigests& digests) {
   const std::string folder = CacheFolder();
   if (folder.empty()) return;
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) return NoteOnce(folder, error.message());
+  if (const int error = MakeFolder(folder); error != 0) return NoteOnce(folder, std::strerror(error));
   std::ostringstream out;
   out << kTitle << '\n' << StampLine(stamp);
   for (const auto& [region, digest] : digests) out << region.first << ' ' << region.second << ' ' << digest.Hex() << '\n';
   std::string text = out.str();
   text += Sha256().Update(text).Digest().Hex() + '\n';
-  Result<OutputFile> file = OutputFile::Create(EntryPath(folder, stamp), text.size(), text.size());
+  Result<OutputFile> file = OutputFile::Create(EntryPath(folder, stamp), text.size(), text.size(), Readers::kOwner);
   Status status = file.ok() ? file->Write(0, text.data(), text.size()) : file.status();
   if (status.ok()) status = file->Publish(OutputFile::Existing::kReplace);
   if (!status.ok()) NoteOnce(folder, status.message());

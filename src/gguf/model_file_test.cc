@@ -169,7 +169,8 @@ TEST_P(SplitSetTest, LinksIntoABlobStoreAreUsable) {
   EXPECT_EQ(relative->parts()[1].path, "snapshots/ü 漢/m-00002-of-00003.gguf");
 }
 
-INSTANTIATE_TEST_SUITE_P(FirstPart, SplitSetTest, testing::Values(FirstPart::kHoldsTensors, FirstPart::kMetadataOnly));
+INSTANTIATE_TEST_SUITE_P(FirstPart, SplitSetTest, testing::Values(FirstPart::kHoldsTensors, FirstPart::kMetadataOnly),
+                         [](const auto& first) { return first.param == FirstPart::kHoldsTensors ? "HoldsTensors" : "MetadataOnly"; });
 
 TEST(ModelFileTest, ATensorInTwoPartsIsNamed) {
   TestFolder folder;

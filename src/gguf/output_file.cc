@@ -52,16 +52,17 @@ Status CheckRoom(const std::string& path, const std::string& folder, uint64_t ne
 
 }  // namespace
 
-Result<OutputFile> OutputFile::Create(const std::string& path, uint64_t needed_bytes, uint64_t file_bytes) {
+Result<OutputFile> OutputFile::Create(const std::string& path, uint64_t needed_bytes, uint64_t file_bytes, Readers readers) {
+  const mode_t mode = readers == Readers::kOwner ? 0600 : 0644;
   const std::string folder = FolderOf(path);
   if (Status status = CheckRoom(path, folder, needed_bytes, file_bytes); !status.ok()) return status;
   // A file without a name gets one through /proc.
   if (access("/proc/self/fd", F_OK) == 0) {
-    const int unnamed = open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0644);
+    const int unnamed = open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, mode);
     if (unnamed >= 0) return OutputFile(path, "", unnamed);
   }
   const std::string temporary = TemporaryName(path);
-  const int named = open(temporary.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644);
+  const int named = open(temporary.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, mode);
   if (named < 0) return Failure(path + ": cannot be created: " + std::strerror(errno));
   return OutputFile(path, temporary, named);
 }

@@ -9,10 +9,13 @@
 
 namespace meshnet::gguf {
 
+// Who may read a new file: everybody as far as the umask allows, or its owner alone.
+enum class Readers { kAsUmask, kOwner };
+
 class OutputFile {
  public:
   // Refused (kFailure) when the folder has less than `needed_bytes` free, or the process may not write a file of `file_bytes`.
-  static Result<OutputFile> Create(const std::string& path, uint64_t needed_bytes, uint64_t file_bytes);
+  static Result<OutputFile> Create(const std::string& path, uint64_t needed_bytes, uint64_t file_bytes, Readers readers);
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&&) = delete;
   ~OutputFile();

@@ -132,7 +132,7 @@ Result<WrittenShard> WriteShard(const ModelFile& file, const ShardPlan& plan, co
 
   const EncodedHeader header = EncodeShardHeader(plan, manifest, shard.range_digest);
   shard.bytes = header.file_bytes;
-  Result<OutputFile> out = OutputFile::Create(out_path, header.file_bytes - plan.hole_bytes, header.file_bytes);
+  Result<OutputFile> out = OutputFile::Create(out_path, header.file_bytes - plan.hole_bytes, header.file_bytes, Readers::kAsUmask);
   if (!out.ok()) return out.status();
   Status status = out->Write(0, header.bytes.data(), header.bytes.size());
   if (status.ok()) status = CopyTensors(file, plan, header, &*out, progress);

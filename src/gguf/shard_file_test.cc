@@ -9,7 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
+#include <ostream>
 #include <thread>
 
 #include "base/sha256.h"
@@ -345,7 +347,7 @@ TEST_F(SmallDiskTest, ShortDiskIsRefusedFirstWithBothNumbers) {
 }
 
 TEST_F(SmallDiskTest, DiskThatFillsUpOnTheWayLeavesNothing) {
-  Result<OutputFile> file = OutputFile::Create(Out("s"), 0, 0);
+  Result<OutputFile> file = OutputFile::Create(Out("s"), 0, 0, Readers::kAsUmask);
   ASSERT_TRUE(file.ok()) << file.status().message();
   const std::string block(200000, 'x');
   const Status status = file->Write(0, block.data(), block.size());
@@ -357,10 +359,46 @@ TEST_F(SmallDiskTest, DiskThatFillsUpOnTheWayLeavesNothing) {
   EXPECT_NE(stat(Out("s").c_str(), &info), 0);
 }
 
+// Within one file system the kernel copies, and it is the kernel that finds the disk full.
+TEST_F(SmallDiskTest, ACopyThatFillsTheDiskLeavesNothing) {
+  const std::string source = Out("source");
+  TestFolder::Write(source, std::string(60000, 'x'));
+  const int from = open(source.c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(from, 0);
+  {
+    Result<OutputFile> file = OutputFile::Create(Out("s"), 0, 0, Readers::kAsUmask);
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    ASSERT_TRUE(file->CopyFrom(from, 0, 0, 50000).ok());
+    const Status status = file->CopyFrom(from, 0, 50000, 60000);
+    EXPECT_EQ(status.code(), StatusCode::kFailure);
+    EXPECT_NE(status.message().find("No space left on device; nothing of it was kept"), std::string::npos) << status.message();
+  }
+  close(from);
+  EXPECT_EQ(OutCount(), 1u);
+}
+
+// The same without a disk of our own: the kernel refuses to let the file grow.
+TEST_F(ShardFileTest, ACopyThatMayNotGrowLeavesNothing) {
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGXFSZ, SIG_IGN);
+    const struct rlimit limit{65536, 65536};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    const int from = open(model_.c_str(), O_RDONLY | O_CLOEXEC);
+    Result<OutputFile> file = OutputFile::Create(Out("s"), 0, 0, Readers::kAsUmask);
+    const Status status = file.ok() ? file->CopyFrom(from, 0, 0, 100000) : file.status();
+    _exit(status.code() == StatusCode::kFailure && status.message().find("File too large; nothing of it was kept") != std::string::npos ? 0 : 1);
+  }
+  int state = 0;
+  ASSERT_EQ(waitpid(child, &state, 0), child);
+  EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0);
+  EXPECT_EQ(OutCount(), 0u);
+}
+
 TEST_F(ShardFileTest, AKilledWriterLeavesNoFinalName) {
   const pid_t child = fork();
   if (child == 0) {
-    Result<OutputFile> file = OutputFile::Create(Out("s"), 0, 0);
+    Result<OutputFile> file = OutputFile::Create(Out("s"), 0, 0, Readers::kAsUmask);
     if (file.ok() && file->Write(0, "half", 4).ok()) kill(getpid(), SIGKILL);
     _exit(1);
   }
@@ -376,6 +414,8 @@ struct RealModel {
   std::vector<uint32_t> cuts;
   double size_max;               // of all shards together, in models; a tied one has its embedding twice
 };
+
+void PrintTo(const RealModel& model, std::ostream* out) { *out << model.name; }
 
 class RealModelTest : public testing::TestWithParam<RealModel> {};
 
