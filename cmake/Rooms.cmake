@@ -28,7 +28,8 @@ function(meshnet_test target)
   if(arg_LABEL STREQUAL "process")
     list(APPEND properties RUN_SERIAL TRUE)
   endif()
-  gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
+  # A parameterised test is called by its instance's name, not by a print of the parameter's bytes.
+  gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES PROPERTIES ${properties})
 endfunction()
 
 function(meshnet_room name)
