@@ -1,6 +1,7 @@
 #include "worker/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -9,7 +10,9 @@ namespace {
 
 constexpr uint32_t kBackoffMax = 32;
 // Below this a wait costs more than the stragglers would save.
-constexpr Duration kGatherMin = std::chrono::microseconds(50);
+constexpr Duration kGatherMin = std::chrono::microseconds(500);
+// Answers of one batch come back one after the other: a pause of this length is the end of the burst.
+constexpr Duration kBurstPause = std::chrono::milliseconds(1);
 
 }  // namespace
 
@@ -42,14 +45,27 @@ size_t Scheduler::Expected() const {
 }
 
 Duration Scheduler::GatherBound() const {
-  auto share = std::chrono::duration_cast<Duration>(last_decode_ * config_.gather_share);
-  return std::min(config_.gather_max, share);
+  auto part = [](Duration whole, double share) { return std::chrono::duration_cast<Duration>(whole * share); };
+  auto [shorter, longer] = std::minmax(decode_took_[0], decode_took_[1]);
+  return std::min(config_.gather_max, std::max(part(shorter, config_.gather_share_of_pass), part(longer, config_.gather_share)));
 }
 
 bool Scheduler::Gathers(size_t ready, Time now) {
   if (ready >= Expected() || skip_batches_ > 0 || GatherBound() < kGatherMin) return false;
-  if (!gather_until_) gather_until_ = now + GatherBound();
+  if (!gather_until_) {
+    StartGathering(ready, now);
+  } else if (ready > gather_ready_ && now < *gather_until_) {
+    gather_brought_ = true;
+    gather_ready_ = ready;
+    gather_until_ = std::min(gather_end_, now + kBurstPause);
+  }
   return now < *gather_until_;
+}
+
+void Scheduler::StartGathering(size_t ready, Time now) {
+  gather_ready_ = ready;
+  gather_until_ = now + GatherBound();
+  gather_end_ = now + config_.gather_max;
 }
 
 Scheduler::Plan Scheduler::Next(Time now) {
@@ -91,15 +107,17 @@ void Scheduler::Finished(const Plan& plan, Duration took) {
   const bool complete = plan.tickets.size() >= Expected();
   if (skip_batches_ > 0) {
     --skip_batches_;
-  } else if (complete) {
+  } else if (complete || gather_brought_) {
     backoff_ = 0;
   } else if (gather_until_) {
     backoff_ = std::clamp<uint32_t>(backoff_ * 2, 1, kBackoffMax);
     skip_batches_ = backoff_;
   }
   gather_until_.reset();
+  gather_brought_ = false;
   regathered_ = false;
-  last_decode_ = took;
+  decode_took_[1] = std::exchange(decode_took_[0], took);
+  if (decode_took_[1] == Duration(0)) decode_took_[1] = took;
   recent_[1] = std::move(recent_[0]);
   recent_[0].clear();
   for (const kv::Ticket& ticket : plan.tickets) recent_[0].push_back(ticket.key);
@@ -113,7 +131,7 @@ bool Scheduler::RegatherAfterTurn(Time now) {
                            (plan.verdict == Plan::Verdict::kRun && plan.shape == StepShape::kDecode && plan.tickets.size() < Expected());
   if (!misses_some) return false;
   regathered_ = true;
-  gather_until_ = now + GatherBound();
+  StartGathering(Ready(StepShape::kDecode).size(), now);
   return true;
 }
 

@@ -22,8 +22,10 @@ enum class StepShape {
 
 struct SchedulerConfig {
   uint32_t decode_rows_max = 128;                         // steps of one micro-batch
-  Duration gather_max = std::chrono::milliseconds(10);    // longest wait for stragglers
-  double gather_share = 0.05;                             // … and the part of the last decode call that it may cost
+  Duration gather_max = std::chrono::milliseconds(20);    // longest wait for stragglers
+  double gather_share = 0.05;                             // … and the part of the longer of the last two decode calls that it may cost,
+  // or this part of the shorter one: two batches in place of one read all weights once more, and a short call is mostly that.
+  double gather_share_of_pass = 0.5;
 };
 
 class Scheduler {
@@ -72,6 +74,7 @@ class Scheduler {
   size_t Expected() const;
   Duration GatherBound() const;
   bool Gathers(size_t ready, Time now);
+  void StartGathering(size_t ready, Time now);
 
   SchedulerConfig config_;
   std::map<SessionKey, SessionQueue> sessions_;  // none is empty
@@ -81,8 +84,11 @@ class Scheduler {
   // Gathering. A wait that brought nobody is not repeated for a growing number of batches: two cohorts that take turns on different hosts
   // overlap, and waiting for each other would only cost.
   std::vector<SessionKey> recent_[2];  // sessions of the last two decode batches, sorted
-  Duration last_decode_{0};
+  Duration decode_took_[2] = {};  // the last two decode calls
   std::optional<Time> gather_until_;
+  Time gather_end_;
+  size_t gather_ready_ = 0;
+  bool gather_brought_ = false;
   bool regathered_ = false;
   uint32_t skip_batches_ = 0;
   uint32_t backoff_ = 0;

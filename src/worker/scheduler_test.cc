@@ -128,25 +128,59 @@ TEST_F(SchedulerTest, DoesNotWaitForASingleSession) {
 
 TEST_F(SchedulerTest, WaitsBrieflyForTheRestOfTheLastBatch) {
   for (uint8_t session = 1; session <= 3; ++session) Decode(session, 1);
-  EXPECT_EQ(Step(milliseconds(100)), "d:1.1,2.1,3.1");
+  EXPECT_EQ(Step(milliseconds(30)), "d:1.1,2.1,3.1");
   Decode(1, 2);
   Scheduler::Plan plan = scheduler_.Next(now_);
   EXPECT_EQ(Text(plan), "wait");
-  EXPECT_EQ(plan.until, now_ + milliseconds(5));  // 5 % of 100 ms
+  EXPECT_EQ(plan.until, now_ + milliseconds(15));  // half of a pass
   now_ += milliseconds(2);
   Decode(2, 2);
   EXPECT_EQ(Step(), "wait");
-  EXPECT_EQ(scheduler_.Next(now_).until, kStart + milliseconds(5));  // a newcomer does not prolong it
+  EXPECT_EQ(scheduler_.Next(now_).until, now_ + milliseconds(1));  // answers come one after the other: a pause is the end of them
   Decode(3, 2);
   EXPECT_EQ(Step(), "d:1.2,2.2,3.2");
+}
+
+TEST_F(SchedulerTest, ABurstIsFollowedButNotForEver) {
+  for (uint8_t session = 1; session <= 4; ++session) Decode(session, 1);
+  EXPECT_EQ(Step(milliseconds(1000)), "d:1.1,2.1,3.1,4.1");
+  Decode(1, 2);
+  EXPECT_EQ(Step(), "wait");
+  now_ += milliseconds(19);
+  Decode(2, 2);
+  EXPECT_EQ(Step(), "wait");
+  now_ += microseconds(900);
+  Decode(3, 2);
+  EXPECT_EQ(scheduler_.Next(now_).until, kStart + milliseconds(20));
+  now_ = kStart + milliseconds(20);
+  EXPECT_EQ(Step(), "d:1.2,2.2,3.2");
+  // It brought some, so the next batch waits as well.
+  Decode(1, 3);
+  EXPECT_EQ(Step(), "wait");
+}
+
+TEST_F(SchedulerTest, AShortCallWaitsForALongOne) {
+  // A cohort of one between the batches of three others: what it saves by joining them is a pass over the weights.
+  for (uint8_t session = 1; session <= 3; ++session) Decode(session, 1);
+  EXPECT_EQ(Step(milliseconds(40)), "d:1.1,2.1,3.1");
+  Decode(4, 1);
+  EXPECT_EQ(Step(milliseconds(6)), "wait");
+  now_ += milliseconds(20);
+  EXPECT_EQ(Step(milliseconds(6)), "d:4.1");
+  for (uint8_t session = 1; session <= 3; ++session) Decode(session, 2);
+  EXPECT_EQ(Step(milliseconds(40)), "d:1.2,2.2,3.2");  // no wait after one that brought nobody
+  Decode(4, 2);
+  Scheduler::Plan plan = scheduler_.Next(now_);
+  EXPECT_EQ(Text(plan), "wait");
+  EXPECT_EQ(plan.until, now_ + milliseconds(3));
 }
 
 TEST_F(SchedulerTest, GoesOnWithoutThoseWhoDoNotCome) {
   for (uint8_t session = 1; session <= 3; ++session) Decode(session, 1);
   EXPECT_EQ(Step(milliseconds(1000)), "d:1.1,2.1,3.1");
   Decode(1, 2);
-  EXPECT_EQ(scheduler_.Next(now_).until, now_ + milliseconds(10));  // never longer
-  now_ += milliseconds(10);
+  EXPECT_EQ(scheduler_.Next(now_).until, now_ + milliseconds(20));  // never longer
+  now_ += milliseconds(20);
   EXPECT_EQ(Step(), "d:1.2");
   Decode(1, 3);
   EXPECT_EQ(Step(), "d:1.3");  // the wait brought nobody, so the next batch does not wait
@@ -162,7 +196,7 @@ TEST_F(SchedulerTest, GivesUpOnCohortsThatNeverMeet) {
     Decode(session, seq);
     if (Step() == "wait") {
       ++waits;
-      now_ += milliseconds(10);
+      now_ += milliseconds(20);
       Step();
     }
   }
@@ -221,7 +255,7 @@ TEST_F(SchedulerTest, GathersOnceMoreAfterTheHostTurnWasWaitedFor) {
   Decode(1, 3);
   now_ += milliseconds(50);
   EXPECT_TRUE(scheduler_.RegatherAfterTurn(now_));
-  now_ += milliseconds(5);
+  now_ += milliseconds(20);
   EXPECT_FALSE(scheduler_.RegatherAfterTurn(now_));  // at most once
   EXPECT_EQ(Step(), "d:1.3");
   Decode(1, 4);
