@@ -9,11 +9,15 @@ using Duration = std::chrono::nanoseconds;
 // Monotonic; comparable within one process only.
 using Time = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 
+class Waiting;
+
 class Clock {
  public:
   virtual ~Clock() = default;
   // Thread-safe.
   virtual Time Now() const = 0;
+  // How those who live by this clock wait (base/waiting.h): as threads of this machine, unless its time is not the machine's.
+  virtual Waiting& waiting() const;
 };
 
 // For tests: stands still until told. Not thread-safe.

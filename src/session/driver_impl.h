@@ -69,7 +69,7 @@ struct Run {
 };
 
 struct DrivenSession::Impl {
-  Impl(Route& r, const Clock& c, DriverOptions o, std::string salt, HopObserver h);
+  Impl(Route& r, const Clock& c, DriverOptions o, std::string salt, HopObserver h, SessionKey name);
 
   // session_driver.cc
   Outcome AnswerLoop(Run& run, const AnswerRequest& request);
@@ -116,7 +116,7 @@ struct DrivenSession::Impl {
   const std::string cache_salt;
   const HopObserver observer;
   const SessionId id;
-  std::atomic<uint64_t> epoch{0};      // written by the driving thread, read by any
+  std::atomic<uint64_t> epoch;         // written by the driving thread, read by any
   std::atomic<uint32_t> past{0};       // likewise: length of the public journal
   std::atomic<bool> ended{false};      // likewise
 

@@ -1,6 +1,5 @@
 // Steps on links, waiting for their answers, cancelling: the effects of a pass.
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "session/driver_impl.h"
@@ -52,7 +51,7 @@ bool DrivenSession::Impl::Cancelled(Run& run) {
 bool DrivenSession::Impl::Pause(Run& run, Duration delay) {
   while (delay > Duration::zero()) {
     const Duration slice = std::min<Duration>(delay, kPollInterval);
-    std::this_thread::sleep_for(slice);
+    clock.waiting().Sleep(slice);
     delay -= slice;
     if (Cancelled(run)) return false;
   }

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/clock.h"
+#include "base/waiting.h"
 
 namespace meshnet {
 
@@ -15,19 +15,22 @@ namespace meshnet {
 template <typename T>
 class Inbox {
  public:
+  // `waiting` outlives the inbox.
+  explicit Inbox(Waiting& waiting) : waiting_(waiting) {}
+
   void Push(T item) {
     {
       std::lock_guard lock(mutex_);
       items_.push_back(std::move(item));
     }
     // After the unlock: the reader must not wake only to wait for the mutex.
-    arrived_.notify_one();
+    waiting_.Notify(arrived_);
   }
 
   // The oldest item; nothing when none came within `patience`.
   std::optional<T> Pop(Duration patience) {
     std::unique_lock lock(mutex_);
-    if (items_.empty() && patience > Duration::zero()) arrived_.wait_for(lock, patience, [this] { return !items_.empty(); });
+    if (items_.empty() && patience > Duration::zero()) waiting_.WaitFor(arrived_, lock, patience, [this] { return !items_.empty(); });
     if (items_.empty()) return std::nullopt;
     std::optional<T> item(std::move(items_.front()));
     items_.pop_front();
@@ -35,6 +38,7 @@ class Inbox {
   }
 
  private:
+  Waiting& waiting_;
   std::mutex mutex_;
   std::condition_variable arrived_;
   std::deque<T> items_;  // guarded by mutex_

@@ -4,10 +4,10 @@
 #include <condition_variable>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "base/check.h"
+#include "base/waiting.h"
 #include "session/route_check.h"
 #include "session/route_verdict.h"
 
@@ -35,22 +35,24 @@ struct Round {
   size_t missing = 0;
 };
 
-std::vector<Reply<ShardDescription>> DescribeAll(const std::vector<ShardLink*>& links, Time deadline, Duration patience) {
+std::vector<Reply<ShardDescription>> DescribeAll(const std::vector<ShardLink*>& links, const Clock& clock, Duration patience) {
   auto round = std::make_shared<Round>();  // shared: a late callback still needs it
   round->replies.resize(links.size());
   round->missing = links.size();
+  Waiting& waiting = clock.waiting();
+  const Time deadline = clock.Now() + patience;
   for (size_t i = 0; i < links.size(); ++i) {
-    links[i]->Describe(deadline, [round, i](Reply<ShardDescription> reply) {
+    links[i]->Describe(deadline, [round, i, &waiting](Reply<ShardDescription> reply) {
       {
         std::lock_guard lock(round->mutex);
         round->replies[i] = std::move(reply);
         --round->missing;
       }
-      round->answered.notify_one();
+      waiting.Notify(round->answered);
     });
   }
   std::unique_lock lock(round->mutex);
-  round->answered.wait_for(lock, patience + kLinkGrace, [&] { return round->missing == 0; });
+  waiting.WaitFor(round->answered, lock, patience + kLinkGrace, [&] { return round->missing == 0; });
   std::vector<Reply<ShardDescription>> replies;
   for (std::optional<Reply<ShardDescription>>& reply : round->replies) {
     replies.push_back(reply ? std::move(*reply) : Reply<ShardDescription>(TransportFault{"no answer in time"}));
@@ -81,8 +83,8 @@ struct Route::Impl {
       std::lock_guard lock(mutex);
       stopping = true;
     }
-    changed.notify_all();
-    if (repairer.joinable()) repairer.join();
+    clock.waiting().Notify(changed);
+    repairer.reset();
   }
 
   // One round, judged and published. Rounds never overlap. `silence_counts` is false for a look that may be missed.
@@ -108,7 +110,7 @@ struct Route::Impl {
   uint64_t generation = 0;
   uint64_t reports = 0;  // of a lost stage; a round that began before the newest one does not count
   bool stopping = false;
-  std::thread repairer;
+  std::unique_ptr<Waiting::Background> repairer;  // destroyed first: it uses all of the above
 };
 
 bool Route::Impl::SameStages(const std::vector<Reply<ShardDescription>>& replies) const {
@@ -147,7 +149,7 @@ Status Route::Impl::Attempt(Duration timeout, bool silence_counts) {
     std::lock_guard lock(mutex);
     reports_before = reports;
   }
-  std::vector<Reply<ShardDescription>> replies = DescribeAll(links, clock.Now() + timeout, timeout);
+  std::vector<Reply<ShardDescription>> replies = DescribeAll(links, clock, timeout);
   bool silent = false;
   for (size_t i = 0; i < replies.size(); ++i) {
     const auto* description = std::get_if<ShardDescription>(&replies[i]);
@@ -164,13 +166,13 @@ Status Route::Impl::Attempt(Duration timeout, bool silence_counts) {
     if (reports != reports_before && verdict.state == RouteState::kServing) return result;
     Publish(replies, std::move(verdict));
   }
-  changed.notify_all();
+  clock.waiting().Notify(changed);
   return result;
 }
 
 void Route::Impl::StartRepairer() {
   std::lock_guard lock(mutex);
-  if (!repairer.joinable() && !stopping) repairer = std::thread([this] { Repair(); });
+  if (!repairer && !stopping) repairer = clock.waiting().Start([this] { Repair(); });
 }
 
 // Looks after the route for its whole life: now and then while it serves, quickly while it does not.
@@ -182,7 +184,7 @@ void Route::Impl::Repair() {
     const bool serving = state == RouteState::kServing;
     if (serving) {
       backoff = kBackoffFirst;
-      changed.wait_for(lock, kWatchInterval, [&] { return stopping || state != RouteState::kServing; });
+      clock.waiting().WaitFor(changed, lock, kWatchInterval, [&] { return stopping || state != RouteState::kServing; });
       if (stopping) return;
     }
     const bool watching = state == RouteState::kServing;
@@ -191,7 +193,7 @@ void Route::Impl::Repair() {
     lock.lock();
     misses = watching && !result.ok() ? misses + 1 : 0;
     if (state == RouteState::kServing) continue;
-    changed.wait_for(lock, backoff, [&] { return stopping; });
+    clock.waiting().WaitFor(changed, lock, backoff, [&] { return stopping; });
     backoff = std::min<Duration>(backoff * 2, kBackoffLast);
   }
 }
@@ -240,7 +242,7 @@ void Route::ReportLost(uint64_t generation, const std::string& cause) {
     impl_->view = nullptr;
     ++impl_->reports;
   }
-  impl_->changed.notify_all();
+  impl_->clock.waiting().Notify(impl_->changed);
   impl_->StartRepairer();
 }
 
@@ -252,7 +254,7 @@ Status Route::WaitForRepair(uint64_t generation, Time deadline, const std::funct
       auto settled = [&] {
         return (impl_->state == RouteState::kServing && impl_->generation > generation) || impl_->state == RouteState::kRefused;
       };
-      impl_->changed.wait_for(lock, kPollInterval, settled);
+      impl_->clock.waiting().WaitFor(impl_->changed, lock, kPollInterval, settled);
       if (settled()) return impl_->status;
       if (impl_->clock.Now() >= deadline) {
         return PeerUnreachable(impl_->status.ok() ? "the route serves, but no newer generation of it came in time" : impl_->status.message());

@@ -9,15 +9,16 @@
 
 namespace meshnet {
 
-DrivenSession::Impl::Impl(Route& r, const Clock& c, DriverOptions o, std::string salt, HopObserver h)
+DrivenSession::Impl::Impl(Route& r, const Clock& c, DriverOptions o, std::string salt, HopObserver h, SessionKey name)
     : route(r),
       clock(c),
       options(o),
       cache_salt(std::move(salt)),
       observer(std::move(h)),
-      id(RandomId<SessionId>()),
+      id(name.session),
+      epoch(name.epoch.value),
       journal(cache_salt),
-      inbox(std::make_shared<Inbox<LinkAnswer>>()) {}
+      inbox(std::make_shared<Inbox<LinkAnswer>>(clock.waiting())) {}
 
 Outcome DrivenSession::Impl::Fail(Run& run, AnswerFailure::Kind kind, std::string message) {
   run.failure = AnswerFailure{kind, std::move(message), std::nullopt};
@@ -148,7 +149,8 @@ Outcome DrivenSession::Impl::LogitsLoop(Run& run, PastLen base, HiddenState& log
 }
 
 DrivenSession::DrivenSession(Route& route, const Clock& clock, DriverOptions options, std::string cache_salt, HopObserver observer)
-    : impl_(std::make_unique<Impl>(route, clock, options, std::move(cache_salt), std::move(observer))) {}
+    : impl_(std::make_unique<Impl>(route, clock, options, std::move(cache_salt), std::move(observer),
+                                   options.name ? options.name() : SessionKey{RandomId<SessionId>(), Epoch(0)})) {}
 
 DrivenSession::~DrivenSession() = default;
 

@@ -66,6 +66,9 @@ struct DriverOptions {
   uint32_t chunk_rows = 0;         // tokens of one chunk; 0: the smallest that the stages publish
   Duration step_timeout = std::chrono::seconds(120);
   Duration recovery_limit = std::chrono::seconds(60);  // an answer waits this long for its route, then fails
+  // Names a new session: its id, and the last epoch that was opened under it, 0 for a fresh one. Empty: 16 random bytes. For who takes a
+  // session over from another driver, and for names by a seed.
+  std::function<SessionKey()> name = nullptr;
 };
 
 // A latency observer for metrics: stage index and seconds of one hop (call to answer). Called on the driver's thread.

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/sha256.h"
+#include "base/waiting.h"
 #include "session/pool_policy.h"
 
 namespace meshnet {
@@ -100,21 +101,21 @@ std::optional<TurnRefusal> SessionPool::Impl::WaitTurn(Time deadline, const std:
       }
       auto ready = [&] { return stopped || line.MayGo(*ticket, turns_free()); };
       const Duration patience = std::clamp<Duration>(deadline - clock.Now(), Duration(0), kPollInterval);
-      if (!stopped) changed.wait_for(lock, patience, ready);
+      if (!stopped) clock.waiting().WaitFor(changed, lock, patience, ready);
       if (stopped) refusal = TurnRefusal::kStopped;
       else if (!ready() && clock.Now() >= deadline) refusal = TurnRefusal::kDeadline;
       if (refusal || ready()) {
         if (ticket) line.Leave(*ticket);
         if (!refusal) ++answering;
         lock.unlock();
-        changed.notify_all();
+        clock.waiting().Notify(changed);
         return refusal;
       }
     }
     if (cancelled && cancelled()) {
       std::lock_guard lock(mutex);
       line.Leave(*ticket);
-      changed.notify_all();
+      clock.waiting().Notify(changed);
       return TurnRefusal::kCancelled;
     }
   }
@@ -163,7 +164,7 @@ void SessionPool::Impl::GiveBack(uint64_t handle, bool discard) {
     if (discard) sessions.erase(handle);
     --answering;
   }
-  changed.notify_all();
+  clock.waiting().Notify(changed);
 }
 
 SessionPool::Lease::Lease(std::unique_ptr<Held> held) : held_(std::move(held)) {}
@@ -219,7 +220,7 @@ void SessionPool::Stop(Duration timeout) {
     }
     std::erase_if(impl_->sessions, [](const auto& entry) { return !entry.second.answering; });
   }
-  impl_->changed.notify_all();
+  impl_->clock.waiting().Notify(impl_->changed);
   const Time deadline = impl_->clock.Now() + timeout;
   for (const std::unique_ptr<DrivenSession>& session : idle) session->Release(std::max(Duration(0), deadline - impl_->clock.Now()));
 }
