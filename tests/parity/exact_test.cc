@@ -1,6 +1,8 @@
 // Numerics mode exact: a session's bits depend on its tokens only, not on chunks, neighbours, threads, context, layout, truncation or replay.
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -36,9 +38,12 @@ struct Model {
   std::string kv_type = "bf16";
 };
 
+void PrintTo(const Model& model, std::ostream* out) { *out << model.name; }
+
 class ExactTest : public testing::TestWithParam<Model> {
  protected:
   void SetUp() override {
+    setenv("XDG_CACHE_HOME", folder_.path().c_str(), 1);  // digests of models that are gone tomorrow
     tiny::TinyModelOptions model;
     model.architecture = GetParam().architecture;
     model.layers = 4;

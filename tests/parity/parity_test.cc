@@ -1,6 +1,7 @@
 // Numerics mode fast: at equal step shapes a split model gives the bits of one stock context. Every certified architecture, every legal cut.
-#include <cmath>
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -81,7 +82,11 @@ std::string Text(const std::vector<uint32_t>& cuts) {
   return text;
 }
 
-class ParityTest : public testing::TestWithParam<std::string> {};
+class ParityTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { setenv("XDG_CACHE_HOME", cache_.path().c_str(), 1); }  // digests of models that are gone tomorrow
+  const tiny::TestFolder cache_;
+};
 
 // Runs the same chunks through the reference and a route.
 void ExpectEqualChunks(SplitRoute& route, SequenceId sequence, std::span<const Token> tokens, const std::vector<std::vector<float>>& expected,
