@@ -230,8 +230,16 @@ LegalCuts FindLegalCuts(const ModelFile& file, const ModelShape& shape) {
   if (legal.reason.empty()) legal.reason = UnknownParts(file, shape);
   if (!legal.reason.empty()) return legal;
   const ArchitectureRule& rule = *FindArchitecture(shape.architecture);
-  for (uint32_t cut = rule.cut_step; cut < shape.layer_count; cut += rule.cut_step) legal.cuts.push_back(cut);
   if (rule.cut_step > 1) legal.reason = "cuts of " + Named(shape) + " are multiples of " + std::to_string(rule.cut_step);
+  for (uint32_t cut = rule.cut_step; cut < shape.layer_count; cut += rule.cut_step) {
+    // However the rest is cut, one of its ranges would have no window layer.
+    const bool stranded = IsWindowless(shape, {0, cut}) || IsWindowless(shape, {cut, shape.layer_count});
+    if (stranded && rule.windowless == WindowlessRange::kRefuse) {
+      legal.reason = "a range of " + Named(shape) + " needs a sliding-window layer";
+    } else {
+      legal.cuts.push_back(cut);
+    }
+  }
   return legal;
 }
 
