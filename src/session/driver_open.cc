@@ -34,6 +34,7 @@ Outcome DrivenSession::Impl::Ready(Run& run) {
 
 Outcome DrivenSession::Impl::SeeRoute(Run& run) {
   for (;;) {
+    const uint64_t before = route.generation();  // before the look: a repair in between is not waited for
     if (std::shared_ptr<const Route::View> now = route.view()) {
       // A repair that found the same processes changed nothing for a session that is open on them.
       open = open && SameStages(*now);
@@ -43,7 +44,7 @@ Outcome DrivenSession::Impl::SeeRoute(Run& run) {
     }
     if (!run.trouble_since) run.trouble_since = clock.Now();
     const Time deadline = *run.trouble_since + options.recovery_limit;
-    const Status status = route.WaitForRepair(route.generation(), deadline, [this, &run] { return Cancelled(run); });
+    const Status status = route.WaitForRepair(before, deadline, [this, &run] { return Cancelled(run); });
     if (status.ok()) continue;
     if (run.cancelled) return Outcome::kCancelled;
     return Fail(run, AnswerFailure::Kind::kRouteDown, status.message());

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <numeric>
 #include <utility>
 
@@ -424,6 +425,50 @@ TEST_F(SessionDriverTest, ARouteThatStaysDownFailsAtTheRecoveryLimit) {
   EXPECT_THAT(failure.message, AllOf(HasSubstr("[10,20)"), HasSubstr("tail:1")));
   EXPECT_EQ(sink_.tokens.size(), 1u);
   EXPECT_EQ(head_.sessions_live(), 0u) << "the stage that lives is told";
+}
+
+// Time of the machine, and something that happens at one of its looks.
+class HookedClock : public SystemClock {
+ public:
+  Time Now() const override {
+    if (hook_) std::exchange(hook_, nullptr)();
+    return SystemClock::Now();
+  }
+  void AtTheNextLook(std::function<void()> hook) { hook_ = std::move(hook); }
+
+ private:
+  mutable std::function<void()> hook_;  // of the driving thread
+};
+
+TEST_F(SessionDriverTest, ARepairBetweenTwoLooksAtTheRouteIsNotMissed) {
+  std::atomic<bool> dead{false};
+  ScriptedLink tail("tail:1");
+  tail.on_describe = [&, describe = tail_.link.on_describe]() -> Reply<ShardDescription> {
+    if (dead) return TransportFault{"connection refused"};
+    return describe();
+  };
+  tail.on_open = tail_.link.on_open;
+  tail.on_forward = tail_.link.on_forward;
+  Route route({&head_.link, &tail}, clock_);
+  ASSERT_TRUE(route.Connect(seconds(5)).ok());
+  dead = true;
+  route.ReportLost(1, "the tail died");
+
+  HookedClock clock;
+  options_.recovery_limit = milliseconds(500);  // what a session that waits for another repair would take to give up
+  DrivenSession session(route, clock, options_, "owner");
+  cancel_when_ = [&, armed = false]() mutable {
+    // The driver looks at the route after this; then, since the route is down, at the time.
+    if (!std::exchange(armed, true)) {
+      clock.AtTheNextLook([&] {
+        dead = false;
+        EXPECT_TRUE(route.WaitForRepair(1, clock_.Now() + seconds(60), nullptr).ok());
+      });
+    }
+    return false;
+  };
+  EXPECT_EQ(Good(Answer(session, Prompt(10), 2)).generated_tokens, 2u);
+  EXPECT_EQ(sink_.tokens, Expected(Prompt(10), 2));
 }
 
 TEST_F(SessionDriverTest, CancelBetweenStepsKeepsThePrefix) {
