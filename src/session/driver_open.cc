@@ -11,7 +11,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr Duration kPollInterval = milliseconds(50);
-constexpr Duration kOpenTimeout = seconds(10);
 constexpr Duration kReleaseTimeout = seconds(5);
 
 }  // namespace
@@ -103,7 +102,8 @@ Duration DrivenSession::Impl::AskOpens(std::vector<Opening>& openings) {
     const ShardDescription& description = view->stages[i].description;
     OpenRequest request{key(), description.model_root, description.range, 0, cache_salt};
     auto done = [inbox = inbox, serial = serial, i, now](Reply<OpenReply> reply) { inbox->Push({serial, i, 0, now, std::move(reply)}); };
-    open_links[i]->Open(std::move(request), now + std::min<Duration>(kOpenTimeout, options.step_timeout), std::move(done));
+    // A busy stage answers between two engine calls, like a step. A dead one shows by its connection and the route's looks at it.
+    open_links[i]->Open(std::move(request), now + options.step_timeout, std::move(done));
   }
   return patience;
 }

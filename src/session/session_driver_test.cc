@@ -312,7 +312,10 @@ class LateLink : public ShardLink {
  public:
   LateLink(ShardLink& inner, int keep) : inner_(inner), keep_(keep) {}
   void Describe(Time deadline, Done<ShardDescription> done) override { inner_.Describe(deadline, std::move(done)); }
-  void Open(OpenRequest request, Time deadline, Done<OpenReply> done) override { inner_.Open(std::move(request), deadline, std::move(done)); }
+  void Open(OpenRequest request, Time deadline, Done<OpenReply> done) override {
+    open_deadline = deadline;
+    inner_.Open(std::move(request), deadline, std::move(done));
+  }
   void Forward(Step step, Time deadline, Done<StepResult> done) override {
     if (held_ && step.key.epoch > Epoch(1)) std::exchange(held_, nullptr)(TransportFault{"very late"});
     if (++forwards_ == keep_) {
@@ -327,6 +330,8 @@ class LateLink : public ShardLink {
   void Drain(Time deadline, Done<ShardState> done) override { inner_.Drain(deadline, std::move(done)); }
   std::string address() const override { return inner_.address(); }
   bool holds() const { return held_ != nullptr; }
+
+  Time open_deadline{};  // of the last Open
 
  private:
   ShardLink& inner_;
@@ -345,6 +350,17 @@ TEST_F(SessionDriverTest, AnAnswerToAnEarlierEpochIsIgnored) {
   EXPECT_EQ(sink_.tokens, Expected(Prompt(16), 4));
   EXPECT_EQ(session.epoch(), Epoch(2));
   EXPECT_FALSE(late.holds()) << "nothing came late";
+}
+
+// A stage that computes a chunk of somebody else answers an Open only then, and all stages of one host take turns.
+TEST_F(SessionDriverTest, AnOpenIsGivenAsMuchTimeAsAStep) {
+  LateLink late(head_.link, 0);
+  Route route({&late, &tail_.link}, clock_);
+  ASSERT_TRUE(route.Connect(seconds(5)).ok());
+  ManualClock still;
+  DrivenSession session(route, still, options_, "owner");
+  Good(Answer(session, Prompt(10), 1));
+  EXPECT_EQ(late.open_deadline, still.Now() + options_.step_timeout);
 }
 
 TEST_F(SessionDriverTest, AnotherRouteThatTakesTheSessionEndsIt) {
