@@ -63,16 +63,21 @@ void StepStream::Receive() {
   const uint64_t bytes = incoming_.ByteSizeLong();
   std::vector<SubmittedStep> steps;
   std::vector<SessionKey> cancels;
-  std::vector<pb::StepAnswer> refused;
+  std::vector<StepAnswer> refused;
+  auto refuse = [&refused](uint64_t request_id, Refusal refusal) {
+    StepAnswer& answer = refused.emplace_back();
+    answer.request_id = request_id;
+    answer.outcome = std::move(refusal);
+  };
   const bool too_many = static_cast<size_t>(incoming_.steps_size()) > kStepsPerMessageMax || static_cast<size_t>(incoming_.cancels_size()) > kStepsPerMessageMax;
   for (const pb::Step& wire : incoming_.steps()) {
     if (not_serving) {
-      refused.push_back(ToProto(StepAnswer{wire.request_id(), *not_serving}));
+      refuse(wire.request_id(), *not_serving);
       continue;
     }
     std::variant<IncomingStep, Refusal> read = too_many ? std::variant<IncomingStep, Refusal>(TooMany()) : ValidateStep(wire, shape, now);
     if (Refusal* refusal = std::get_if<Refusal>(&read)) {
-      refused.push_back(ToProto(StepAnswer{wire.request_id(), host_.Named(std::move(*refusal))}));
+      refuse(wire.request_id(), host_.Named(std::move(*refusal)));
     } else {
       steps.push_back({wire.request_id(), std::move(std::get<IncomingStep>(read))});
     }
@@ -110,32 +115,33 @@ void StepStream::OnAnswers(std::vector<StepAnswer> answers) {
   {
     std::lock_guard lock(mutex_);
     unanswered_ -= std::min(unanswered_, answers.size());
-    if (finished_ || cancelled_) return;
   }
-  std::vector<pb::StepAnswer> wire;
-  wire.reserve(answers.size());
-  for (StepAnswer& answer : answers) wire.push_back(ToProto(std::move(answer)));
-  Queue(std::move(wire));
+  Queue(std::move(answers));
 }
 
-void StepStream::Queue(std::vector<pb::StepAnswer> answers) {
-  bool too_slow = false;
+// Whether one more answer may be queued. A stream whose reader has not taken what it has is cut off.
+bool StepStream::HasRoom() {
   {
     std::lock_guard lock(mutex_);
-    if (finished_ || cancelled_) return;
-    too_slow = pending_bytes_ > kUnreadAnswerBytesMax;
-    for (pb::StepAnswer& answer : answers) {
-      if (too_slow) break;
-      const uint64_t bytes = answer.ByteSizeLong();
-      if (pending_.empty() || pending_.back().bytes + bytes > kCoalescedBytesMax) pending_.emplace_back();
-      *pending_.back().message.add_answers() = std::move(answer);
-      pending_.back().bytes += bytes;
-      pending_bytes_ += bytes;
-    }
+    if (finished_ || cancelled_) return false;
+    if (pending_bytes_ <= kUnreadAnswerBytesMax) return true;
   }
-  if (too_slow) {
-    context_.TryCancel();
-    return;
+  context_.TryCancel();
+  return false;
+}
+
+// One after the other: a message may ask a thousand times for one large record.
+void StepStream::Queue(std::vector<StepAnswer> answers) {
+  for (StepAnswer& answer : answers) {
+    if (!HasRoom()) return;
+    pb::StepAnswer wire = ToProto(std::move(answer));
+    const uint64_t bytes = wire.ByteSizeLong();
+    std::lock_guard lock(mutex_);
+    if (finished_ || cancelled_) return;
+    if (pending_.empty() || pending_.back().bytes + bytes > kCoalescedBytesMax) pending_.emplace_back();
+    *pending_.back().message.add_answers() = std::move(wire);
+    pending_.back().bytes += bytes;
+    pending_bytes_ += bytes;
   }
   Pump();
 }

@@ -42,7 +42,8 @@ class StepStream : public grpc::ServerBidiReactor<shard::v1::ForwardRequest, sha
 
   void Receive();
   void ReadOn();
-  void Queue(std::vector<shard::v1::StepAnswer> answers);
+  void Queue(std::vector<StepAnswer> answers);
+  bool HasRoom();
   Next Decide();
   void Act(Next next);
   void Pump();

@@ -738,6 +738,33 @@ TEST_F(OwnWorkerTest, TheAnswersOfOneEngineCallShareAMessage) {
   EXPECT_EQ(stream_->messages(), 1u);
 }
 
+TEST_F(OwnWorkerTest, ARecordThatIsAskedForTooOftenAtOnceCutsTheStreamOff) {
+  Connect([](FakeWorkerFlags& flags) { flags.model.vocabulary_size = 1 << 16; });
+  Session session = NewSession();
+  ASSERT_TRUE(session.Open().ok());
+  pb::Step step = session.Prefill(std::vector<Token>(16, 1));
+  step.set_rows(pb::ROWS_WANTED_ALL);
+  step.set_logits_wanted(true);
+  ASSERT_EQ(session.MustForward(*stream_, step), "OK");
+  constexpr size_t kTimes = 64;  // of 4 MiB
+  Stream greedy(*client_);
+  pb::ForwardRequest message;
+  for (size_t i = 0; i < kTimes; ++i) {
+    step.set_request_id(greedy.NextId());
+    *message.add_steps() = step;
+  }
+  greedy.SendMessage(message);
+  // Once all are counted the worker is about to answer them; it has when it answers somebody else the next time.
+  TestShard::WaitFor([&] { return client_->Stats().reply.replays() == kTimes; });
+  ASSERT_TRUE(client_->Stats().ok());
+  size_t answered = 0;
+  for (const pb::Step& one : message.steps()) answered += greedy.Answer(one.request_id()) ? 1 : 0;
+  ASSERT_LT(answered, kTimes);
+  EXPECT_EQ(greedy.End().error_code(), grpc::StatusCode::CANCELLED);
+  step.set_request_id(0);
+  EXPECT_EQ(TextOf(*stream_->Ask(step)), "REPLAYED") << "the record stays";
+}
+
 TEST_F(ConformanceTest, AStreamThatEndsEndsNoSession) {
   Connect();
   Session session = NewSession();
