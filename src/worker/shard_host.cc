@@ -183,13 +183,8 @@ void ShardHost::Loop() {
     AdvanceDrain(*core);
     plan = core->Next();
     if (plan.verdict == Scheduler::Plan::Verdict::kRun) RunWithTurn(*core, plan);
+    TellPoison(*core);
     core->FlushAnswers();
-    if (!core->poison().empty() && trouble().ok()) {
-      std::fprintf(stderr, "meshnet: this worker is poisoned: %s. Its last commands:\n%s", core->poison().c_str(), core->History().c_str());
-      SetState(ShardState::kPoisoned);
-      std::lock_guard lock(mutex_);
-      trouble_ = Failure("an invariant broke: " + core->poison());
-    }
   }
   Refusal stopped;
   stopped.reason = Reason::kDraining;
@@ -213,8 +208,25 @@ std::optional<Duration> ShardHost::SleepFor(const ShardCore& core, const Schedul
 void ShardHost::Receive(ShardCore& core, std::optional<Duration> timeout) {
   std::vector<Command> commands = mailbox_.TakeAll(timeout);
   core.Expire();
-  for (Command& command : commands) Apply(core, command);
+  TellPoison(core);
+  for (Command& command : commands) {
+    Apply(core, command);
+    TellPoison(core);
+  }
   core.FlushAnswers();
+}
+
+// Before any answer says that the shard is poisoned: whoever hears it finds it out of service.
+void ShardHost::TellPoison(ShardCore& core) {
+  if (core.poison().empty() || !trouble().ok()) return;
+  std::fprintf(stderr, "meshnet: this worker is poisoned: %s. Its last commands:\n%s", core.poison().c_str(), core.History().c_str());
+  if (options_.on_state) options_.on_state(ShardState::kPoisoned);
+  {
+    std::lock_guard lock(mutex_);
+    description_.state = ShardState::kPoisoned;
+    trouble_ = Failure("an invariant broke: " + core.poison());
+  }
+  if (options_.on_state) options_.on_state(ShardState::kPoisoned);  // now trouble() says why, to who waits for that
 }
 
 void ShardHost::Apply(ShardCore& core, Command& command) {
@@ -256,6 +268,7 @@ void ShardHost::RunWithTurn(ShardCore& core, const Scheduler::Plan& plan) {
 void ShardHost::AdvanceDrain(ShardCore& core) {
   if (!ending_ || drained() || !core.quiet_for(options_.drain_quiet)) return;
   core.FinishDrain();
+  TellPoison(core);
   core.FlushAnswers();
   {
     std::lock_guard lock(mutex_);

@@ -101,6 +101,7 @@ class ShardHost {
   void Receive(ShardCore& core, std::optional<Duration> timeout);
   void Apply(ShardCore& core, Command& command);
   void RunWithTurn(ShardCore& core, const Scheduler::Plan& plan);
+  void TellPoison(ShardCore& core);
   void AdvanceDrain(ShardCore& core);
   void RefuseCommand(Command& command, const Refusal& refusal);
   void SetState(ShardState state);

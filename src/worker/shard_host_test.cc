@@ -317,6 +317,27 @@ TEST(ShardHostTest, AnEngineThatLiesPoisonsTheShard) {
   EXPECT_EQ(shard.description().state, ShardState::kPoisoned);
 }
 
+TEST(ShardHostTest, HealthHearsOfPoisonBeforeAnybodyElse) {
+  std::future<Reply<StepResult>> step;
+  std::optional<bool> answered_before;
+  TestShard shard({}, nullptr, TestShard::WholeModel(), [&](ShardState state) {
+    if (state != ShardState::kPoisoned || answered_before) return;
+    answered_before = !step.valid() || step.wait_for(seconds(0)) == std::future_status::ready;
+  });
+  TestSession session(shard.link(), shard.description(), 1);
+  ASSERT_TRUE(session.Open());
+  shard.engine_gate().Close();
+  step = session.Prefill({1, 2, 3}, RowsWanted::kNone);
+  shard.engine_gate().WaitForCall();
+  shard.engine_gate().LoseTokens();
+  ::testing::internal::CaptureStderr();
+  shard.engine_gate().Open();
+  EXPECT_EQ(std::get<Refusal>(step.get()).reason, Reason::kPoisoned);
+  EXPECT_FALSE(shard.host().trouble().ok());
+  ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(answered_before, false);
+}
+
 TEST(ShardHostTest, SaysWhyThereIsNoEngine) {
   SystemClock clock;
   ShardHost host({}, ShardDescription(), [] { return Result<std::unique_ptr<Engine>>(BadModel("no such shard")); }, clock);

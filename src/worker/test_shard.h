@@ -108,12 +108,14 @@ inline std::future<Reply<StepResult>> SendOver(ShardLink& link, Step step, Time 
 // A whole model on one shard, in this process.
 class TestShard {
  public:
-  explicit TestShard(HotKvSettings settings = {}, const Clock* clock = nullptr, FakeEngineOptions engine = WholeModel()) {
+  explicit TestShard(HotKvSettings settings = {}, const Clock* clock = nullptr, FakeEngineOptions engine = WholeModel(),
+                     std::function<void(ShardState)> on_state = {}) {
     if (engine.range == LayerRange{0, 6}) engine.range = {0, engine.model.layer_count};
     engine.sessions_max = std::max(engine.sessions_max, 1u);
     model_ = engine.model;
     ShardHostOptions options;
     options.hot_kv = settings;
+    options.on_state = std::move(on_state);
     ShardDescription description;
     description.model_root.bytes.fill(0xab);
     description.incarnation = RandomId<Incarnation>();

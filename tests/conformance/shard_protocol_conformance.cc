@@ -669,15 +669,15 @@ TEST_F(OwnWorkerTest, APoisonedWorkerSaysSoAndServesNoMore) {
   ASSERT_TRUE(answer);
   EXPECT_EQ(TextOf(*answer), "POISONED");
   EXPECT_EQ(answer->error().grpc_code(), 13);
-  TestShard::WaitFor([&] { return !worker_->host().trouble().ok(); });
+  // Health is looked at first: it must not be later than the answer.
+  grpc::health::v1::HealthCheckResponse health;
+  ASSERT_TRUE(client_->Check("", health).ok());
+  EXPECT_EQ(health.status(), grpc::health::v1::HealthCheckResponse::NOT_SERVING);
   ::testing::internal::GetCapturedStderr();
   Outcome<pb::OpenReply> open = NewSession().Open();
   EXPECT_EQ(open.Text(), "POISONED");
   EXPECT_EQ(open.status.error_code(), grpc::StatusCode::INTERNAL);
   EXPECT_EQ(client_->Describe().reply.state(), pb::SHARD_STATE_POISONED);
-  grpc::health::v1::HealthCheckResponse health;
-  ASSERT_TRUE(client_->Check("", health).ok());
-  EXPECT_EQ(health.status(), grpc::health::v1::HealthCheckResponse::NOT_SERVING);
 }
 
 TEST_F(OwnWorkerTest, HealthTurnsBeforeOpenIsRefusedAndSessionsGoOn) {
