@@ -1,44 +1,34 @@
+// OpenSSL's plain functions, which it calls deprecated in favour of EVP: EVP allocates for every copy and every digest.
+#define OPENSSL_SUPPRESS_DEPRECATED
 #include "base/sha256.h"
 
-#include <openssl/evp.h>
+#include <openssl/sha.h>
+
+#include "base/check.h"
 
 namespace meshnet {
+namespace {
 
-struct Sha256::State {
-  EVP_MD_CTX* context = EVP_MD_CTX_new();
-  ~State() { EVP_MD_CTX_free(context); }
-};
+SHA256_CTX* ContextIn(unsigned char* state) { return reinterpret_cast<SHA256_CTX*>(state); }
 
-Sha256::Sha256() : state_(std::make_unique<State>()) {
-  MESHNET_CHECK(state_->context && EVP_DigestInit_ex(state_->context, EVP_sha256(), nullptr) == 1);
+}  // namespace
+
+Sha256::Sha256() {
+  static_assert(sizeof(SHA256_CTX) == kStateBytes && alignof(SHA256_CTX) <= 8);
+  MESHNET_CHECK(SHA256_Init(ContextIn(state_)) == 1);
 }
-
-Sha256::Sha256(const Sha256& other) : state_(std::make_unique<State>()) {
-  MESHNET_CHECK(EVP_MD_CTX_copy_ex(state_->context, other.state_->context) == 1);
-}
-
-Sha256& Sha256::operator=(const Sha256& other) {
-  if (this != &other) *this = Sha256(other);
-  return *this;
-}
-
-Sha256::Sha256(Sha256&&) noexcept = default;
-Sha256& Sha256::operator=(Sha256&&) noexcept = default;
-Sha256::~Sha256() = default;
 
 Sha256& Sha256::Update(std::span<const std::byte> data) {
-  MESHNET_CHECK(EVP_DigestUpdate(state_->context, data.data(), data.size()) == 1);
+  MESHNET_CHECK(SHA256_Update(ContextIn(state_), data.data(), data.size()) == 1);
   return *this;
 }
 
 Sha256& Sha256::Update(std::string_view data) { return Update(std::as_bytes(std::span(data))); }
 
 Sha256Digest Sha256::Digest() const {
-  State copy;
-  MESHNET_CHECK(EVP_MD_CTX_copy_ex(copy.context, state_->context) == 1);
+  Sha256 copy = *this;
   Sha256Digest digest;
-  unsigned length = 0;
-  MESHNET_CHECK(EVP_DigestFinal_ex(copy.context, digest.bytes.data(), &length) == 1 && length == Sha256Digest::kSize);
+  MESHNET_CHECK(SHA256_Final(digest.bytes.data(), ContextIn(copy.state_)) == 1);
   return digest;
 }
 

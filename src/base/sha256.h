@@ -1,11 +1,11 @@
-// SHA-256 over OpenSSL: the hash that model hubs publish. One object per digest; not thread-safe; copyable to fork a prefix.
+// SHA-256 over OpenSSL: the hash that model hubs publish. One object per digest; not thread-safe; a plain value that is copied to fork a prefix
+// and allocates nothing, because every decode step asks for a digest.
 #pragma once
 
-#include <memory>
+#include <cstddef>
 #include <span>
 #include <string_view>
 
-#include "base/check.h"
 #include "base/ids.h"
 
 namespace meshnet {
@@ -13,11 +13,6 @@ namespace meshnet {
 class Sha256 {
  public:
   Sha256();
-  Sha256(const Sha256& other);
-  Sha256& operator=(const Sha256& other);
-  Sha256(Sha256&&) noexcept;
-  Sha256& operator=(Sha256&&) noexcept;
-  ~Sha256();
 
   Sha256& Update(std::span<const std::byte> data);
   Sha256& Update(std::string_view data);
@@ -25,8 +20,8 @@ class Sha256 {
   Sha256Digest Digest() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  static constexpr size_t kStateBytes = 112;
+  alignas(8) unsigned char state_[kStateBytes];  // OpenSSL's SHA256_CTX, whose header stays out of this one
 };
 
 }  // namespace meshnet

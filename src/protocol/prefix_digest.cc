@@ -1,29 +1,20 @@
 #include "protocol/prefix_digest.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace meshnet {
-namespace {
 
-void AppendLittleEndian32(std::string& out, uint32_t value) {
-  for (int shift = 0; shift < 32; shift += 8) out.push_back(static_cast<char>(value >> shift & 0xff));
-}
-
-}  // namespace
+// What is hashed is 32-bit little endian, and so is memory here.
+static_assert(std::endian::native == std::endian::little && sizeof(Token) == 4);
 
 PrefixHasher::PrefixHasher(std::string_view cache_salt) {
   // The salt's length is hashed too, so that no salt and tokens can imitate another salt and tokens.
-  std::string head = "meshnet.shard.v1 prefix";
-  AppendLittleEndian32(head, static_cast<uint32_t>(cache_salt.size()));
-  hash_.Update(head).Update(cache_salt);
+  const uint32_t length = static_cast<uint32_t>(cache_salt.size());
+  hash_.Update("meshnet.shard.v1 prefix").Update(std::as_bytes(std::span(&length, 1))).Update(cache_salt);
 }
 
-void PrefixHasher::Append(std::span<const Token> tokens) {
-  std::string bytes;
-  bytes.reserve(tokens.size() * 4);
-  for (Token token : tokens) AppendLittleEndian32(bytes, static_cast<uint32_t>(token));
-  hash_.Update(bytes);
-}
+void PrefixHasher::Append(std::span<const Token> tokens) { hash_.Update(std::as_bytes(tokens)); }
 
 PrefixDigest PrefixHasher::Digest() const {
   Sha256Digest whole = hash_.Digest();
