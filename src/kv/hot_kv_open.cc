@@ -16,6 +16,14 @@ constexpr Duration kRetryMax = std::chrono::seconds(1);
 
 std::string EpochText(const SessionKey& key) { return "epoch " + std::to_string(key.epoch.value); }
 
+// Forgets why the session ended, since it begins again. The step it goes on from when this is its own epoch, 0 otherwise.
+StepSeq TakeLast(Tombstones& tombstones, const SessionKey& key) {
+  const Tombstone* tombstone = tombstones.Find(key.session);
+  const StepSeq last = tombstone && tombstone->fence == key.epoch ? tombstone->last : StepSeq(0);
+  tombstones.Erase(key.session);
+  return last;
+}
+
 }  // namespace
 
 std::optional<Refusal> HotKv::Impl::CheckOpen(const OpenRequest& request, const SessionRecord* live) {
@@ -88,10 +96,6 @@ SessionRecord& HotKv::Impl::CreateSession(const OpenRequest& request, uint32_t r
   SessionRecord& session = sessions.try_emplace(id, request.key, request.cache_salt).first->second;
   session.reserved_tokens = reserved;
   session.stamp = now;
-  if (const Tombstone* tombstone = tombstones.Find(id); tombstone && tombstone->fence == request.key.epoch) {
-    session.last = session.acked = tombstone->last;
-  }
-  tombstones.Erase(id);
   if (taken_over) {
     session.sequence = *taken_over;
     sequences.TakeOver(session.sequence, reserved);
@@ -117,6 +121,8 @@ OpenDecision HotKv::Open(const OpenRequest& request, Time now) {
   if (!victims) return kv.RefuseForRoom(key, need, lacking, now);
 
   OpenAccepted accepted;
+  // Before a victim's tombstone can push it out of a full table.
+  const StepSeq last = TakeLast(kv.tombstones, key);
   for (const SessionId& id : *victims) {
     const auto victim = kv.sessions.find(id);
     const SessionEnd end = kv.due(victim->second.stamp, now) ? SessionEnd::kEvictedTtl : SessionEnd::kEvictedLru;
@@ -131,7 +137,8 @@ OpenDecision HotKv::Open(const OpenRequest& request, Time now) {
     fenced = kv.EndSession(found, SessionEnd::kSuperseded, now, accepted.effects);
     if (kv.sequences.closing(sequence)) taken_over = sequence;
   }
-  const SessionRecord& session = kv.CreateSession(request, need, taken_over, now);
+  SessionRecord& session = kv.CreateSession(request, need, taken_over, now);
+  session.last = session.acked = last;
 
   Refusal stale;
   stale.reason = Reason::kEpochStale;
