@@ -62,6 +62,7 @@ struct Run {
   PastLen furthest;
   TroubleCount troubles;
   uint32_t epochs = 0;
+  uint32_t bug_epochs = 0;
   std::optional<Time> trouble_since;    // the first trouble since the tail last moved, in a replay too
 
   std::optional<PastLen> start_limit;   // a stage cannot go on beyond it

@@ -38,7 +38,7 @@ void DrivenSession::Impl::Progress(Run& run, PastLen& seen, PastLen reached) {
   if (reached <= run.furthest) return;
   run.furthest = reached;
   run.troubles.Clear();
-  run.epochs = 0;
+  run.epochs = run.bug_epochs = 0;
 }
 
 bool DrivenSession::Impl::Cancelled(Run& run) {
@@ -139,9 +139,11 @@ Action DrivenSession::Impl::Judge(Run& run, size_t stage, const Trouble& trouble
   if (!run.trouble_since) run.trouble_since = now;
   situation.count = run.troubles.Add(stage, trouble);
   situation.epochs = run.epochs;
+  situation.bug_epochs = run.bug_epochs;
   situation.generating = run.generating;
   situation.jitter = (id.bytes[0] * 256u + id.bytes[1]) % 1024u;
   Action action = Decide(trouble, situation);
+  if (action.against_bug) ++run.bug_epochs;
   const bool ends = action.move == Move::kFail || action.move == Move::kStop || action.move == Move::kEndAtLength;
   if (ends || now - *run.trouble_since < options.recovery_limit) return action;
   const bool no_room = action.move == Move::kWaitForCapacity || action.move == Move::kNewEpoch;

@@ -41,8 +41,9 @@ Action Repair(const Situation& s) {
 
 // Against what no correct pair of driver and shard would do to each other.
 Action NewEpochAgainstBug(const Situation& s) {
-  if (s.epochs >= kBugEpochs) return Fail(Failure::kInternal);
-  return {.move = Move::kNewEpoch};
+  // Epochs that an eviction or a restart asked for say nothing about a bug.
+  if (s.bug_epochs >= kBugEpochs) return Fail(Failure::kInternal);
+  return {.move = Move::kNewEpoch, .against_bug = true};
 }
 
 Action AfterEviction(const Situation& s) {
@@ -177,7 +178,8 @@ std::string TroubleText(const Trouble& trouble) {
 int TroubleCount::Kind(const Trouble& trouble) {
   if (std::holds_alternative<TransportFault>(trouble)) return -1;
   if (std::holds_alternative<Violation>(trouble)) return -2;
-  return static_cast<int>(std::get<Refusal>(trouble).reason);
+  const Refusal& refusal = std::get<Refusal>(trouble);
+  return static_cast<int>(refusal.reason) * 256 + static_cast<int>(refusal.detail);
 }
 
 Action Decide(const Trouble& trouble, const Situation& situation) {

@@ -28,7 +28,7 @@ using Trouble = std::variant<Refusal, TransportFault, Violation>;
 // "cache-miss (evicted-lru): message", "no answer: message".
 std::string TroubleText(const Trouble& trouble);
 
-// How often each stage was in each kind of trouble since the session last got further.
+// How often each stage was in each kind of trouble (reason and detail) since the session last got further.
 class TroubleCount {
  public:
   // Counts this one too.
@@ -59,6 +59,7 @@ struct Action {
   Duration delay{0};
   PastLen from{};
   AnswerFailure::Kind failure = AnswerFailure::Kind::kInternal;
+  bool against_bug = false;  // kNewEpoch: counts as one of Situation::bug_epochs
 };
 
 enum class Asked { kOpen, kStep };
@@ -68,6 +69,7 @@ struct Situation {
   Asked asked = Asked::kStep;
   uint32_t count = 1;                     // of this trouble at this stage since the session last got further, this one included
   uint32_t epochs = 0;                    // opened since the session last got further
+  uint32_t bug_epochs = 0;                // of them, against what should not happen at all
   bool generating = false;                // tokens were delivered: the answer is worth waiting for
   PastLen start;                          // of the step
   PastLen agreed;                         // what all stages hold of the journal

@@ -88,7 +88,7 @@ TEST(RecoveryTest, EachReasonHasItsAnswer) {
     EXPECT_STREQ(Name(Decide(refusal, s).move), Name(row.generating));
     s.generating = false;
     s.count = 100;
-    s.epochs = 100;
+    s.epochs = s.bug_epochs = 100;
     EXPECT_STREQ(Name(Decide(refusal, s).move), Name(row.again));
     s = Usual();
     s.asked = Asked::kOpen;
@@ -125,7 +125,7 @@ TEST(RecoveryTest, EachFailureHasItsKind) {
     SCOPED_TRACE(std::string(Name(row.reason)) + " " + Name(row.detail));
     Situation s = Usual();
     s.asked = row.asked;
-    s.count = s.epochs = row.many;
+    s.count = s.epochs = s.bug_epochs = row.many;
     const Action action = Decide(Refused(row.reason, row.detail), s);
     EXPECT_EQ(action.move, Move::kFail);
     EXPECT_EQ(action.failure, row.kind);
@@ -148,8 +148,18 @@ TEST(RecoveryTest, AnUnknownOutcomeIsAskedAgainThenTheStageIsLost) {
 TEST(RecoveryTest, AWrongAnswerIsNotBelievedTwice) {
   Situation s = Usual();
   EXPECT_EQ(Decide(Violation{"past length 7"}, s).move, Move::kNewEpoch);
-  s.epochs = 2;
+  EXPECT_TRUE(Decide(Violation{"past length 7"}, s).against_bug);
+  s.bug_epochs = 2;
   EXPECT_EQ(Decide(Violation{"past length 7"}, s).move, Move::kFail);
+}
+
+// Found by the simulation: two evictions and then two failed steps ended an answer that one more epoch would have saved.
+TEST(RecoveryTest, EpochsAfterEvictionsAreNotHeldAgainstTheWorker) {
+  Situation s = Usual();
+  s.epochs = 10;
+  s.count = 2;
+  EXPECT_EQ(Decide(Refused(Reason::kExecFailed), s).move, Move::kNewEpoch);
+  EXPECT_FALSE(Decide(Refused(Reason::kCacheMiss, Detail::kEvictedLru), s).against_bug);
 }
 
 TEST(RecoveryTest, GoesBackToTheHighestPositionThatWorks) {
@@ -214,6 +224,9 @@ TEST(RecoveryTest, CountsEachTroubleOfEachStageByItself) {
   EXPECT_EQ(count.Add(1, TransportFault{}), 1u);
   EXPECT_EQ(count.Add(0, TransportFault{}), 2u);
   EXPECT_EQ(count.Add(0, Refused(Reason::kExecFailed)), 1u);
+  // An evicted session is no hint that its positions do not agree.
+  EXPECT_EQ(count.Add(0, Refused(Reason::kCacheMiss, Detail::kEvictedLru)), 1u);
+  EXPECT_EQ(count.Add(0, Refused(Reason::kCacheMiss, Detail::kPastMismatch)), 1u);
   count.Clear();
   EXPECT_EQ(count.Add(0, TransportFault{}), 1u);
 }
