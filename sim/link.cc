@@ -1,0 +1,343 @@
+#include "link.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "wire/convert.h"
+#include "wire/error_detail.h"
+#include "wire/validate.h"
+#include "wire/validate_reply.h"
+
+namespace meshnet::sim {
+namespace {
+
+namespace pb = shard::v1;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr size_t kOldMax = 64;
+
+uint64_t Micros(Duration duration) { return static_cast<uint64_t>(std::chrono::duration_cast<microseconds>(duration).count()); }
+
+// What was refused comes out of the wire as it went in.
+Refusal ThroughWire(const Refusal& refusal) {
+  std::optional<Refusal> read = FromProto(ToProto(refusal));
+  MESHNET_CHECK(read.has_value());
+  return std::move(*read);
+}
+
+Trace::Event Opened(const OpenReply& reply) { return {What::kOpened, {}, {}, {}, reply.past_len.value, reply.next_step.value, reply.credit.step_seq_max.value}; }
+Trace::Event Released(const ReleaseOutcome& outcome) { return {What::kReleased, {}, {}, {}, static_cast<uint64_t>(outcome)}; }
+Trace::Event Described(const ShardDescription& d) { return {What::kDescribed, {}, {}, {}, static_cast<uint64_t>(d.state)}; }
+Trace::Event Counted(const ShardStats&) { return {What::kDescribed}; }
+Trace::Event Drained(const ShardState& state) { return {What::kDraining, {}, {}, {}, static_cast<uint64_t>(state)}; }
+Trace::Event Computed(const StepResult& result) { return {What::kResult, {}, {}, {}, result.seq.value, result.past_len.value, result.replayed}; }
+
+}  // namespace
+
+// Where the core sends the answers to the steps of one stream.
+class Link::Stream : public StepAnswerSink {
+ public:
+  Stream(Link& link, uint64_t number) : link_(link), number_(number) {}
+  void OnAnswers(std::vector<StepAnswer> answers) override { link_.AnswerSteps(number_, std::move(answers)); }
+  uint64_t number() const { return number_; }
+
+ private:
+  Link& link_;
+  const uint64_t number_;
+};
+
+Link::Link(World& world, Place gateway, ProcessTime& caller, Worker& worker)
+    : world_(world), gateway_(gateway), caller_(caller), worker_(worker), stream_(std::make_shared<Stream>(*this, ++streams_)) {
+  worker_.OnDeath([this](bool heard) { PeerDied(heard); });
+}
+
+Link::~Link() = default;
+
+std::string Link::address() const { return "w" + std::to_string(worker_.place().number); }
+
+Duration Link::Latency() { return world_.random.Between(world_.swarm.link.latency_min, world_.swarm.link.latency_max); }
+
+template <typename T>
+uint64_t Link::Register(Time deadline, Done<T> done, Lane lane) {
+  const uint64_t call = next_call_++;
+  auto entry = std::make_unique<CallOf<T>>(std::move(done));
+  entry->stream = lane == Lane::kStream ? stream_->number() : 0;
+  entry->timer = caller_.At(world_.loop.now() + (deadline - caller_.Now()), [this, call] { Fail(call, "no answer within the deadline"); });
+  calls_.emplace(call, std::move(entry));
+  return call;
+}
+
+void Link::Send(Lane lane, uint64_t call, Trace::Event event, std::function<void()> arrive) {
+  if (severed_) return FailLater(call, "the gateway is dead");
+  const LinkTrouble& trouble = world_.swarm.link;
+  Random& random = world_.random;
+  const Time now = world_.loop.now();
+  Sent sent{event, std::move(arrive)};
+  if (event.what != What::kDescribe) {
+    if (old_.size() < kOldMax) old_.emplace_back();
+    old_[old_next_++ % kOldMax] = sent;
+  }
+  event.b = 0;
+  if (now < requests_cut_until_ || (IsOrdered(lane) && deaf_to_requests_) || (!world_.healed && random.Chance(trouble.lose_request))) {
+    event.what = What::kLost;
+    return Lose(lane, call, event, now < requests_cut_until_, deaf_to_requests_);
+  }
+  Time when = now + Latency();
+  if (!world_.healed && random.Chance(trouble.stick)) {
+    when += random.Between(Duration(0), trouble.stuck_max);
+    event.what = What::kStuck;
+    event.a = Micros(when - now);
+    world_.Note(event);
+  }
+  if (IsOrdered(lane)) when = last_request_ = std::max(when, last_request_);
+  Arrive(when, sent);
+  if (!world_.healed && random.Chance(trouble.repeat)) {
+    const Time again = when + random.Between(Duration(0), random.Coin() ? trouble.latency_max * 2 : trouble.stuck_max);
+    event.what = What::kRepeated;
+    event.a = Micros(again - now);
+    world_.Note(event);
+    Arrive(again, sent);
+  }
+}
+
+// A single message, or on a stream all that follows it too, until its ends notice.
+void Link::Lose(Lane lane, uint64_t call, Trace::Event event, bool cut, bool& deaf) {
+  const bool known = !cut && world_.random.Chance(world_.swarm.link.known_loss);
+  event.a = known;
+  world_.Note(event);
+  if (!IsOrdered(lane)) {
+    if (known) FailLater(call, "it was lost on its way");
+    return;
+  }
+  if (std::exchange(deaf, true)) return;
+  const Duration noticed = known ? Latency() : world_.random.Between(milliseconds(1), seconds(10));
+  caller_.At(world_.loop.now() + noticed, [this, stream = stream_->number()] {
+    if (stream == stream_->number()) BreakStream();
+  });
+}
+
+void Link::NewStream() {
+  stream_ = std::make_shared<Stream>(*this, ++streams_);
+  deaf_to_requests_ = deaf_to_replies_ = false;
+}
+
+void Link::Arrive(Time when, const Sent& sent) {
+  worker_.time().At(when, [this, sent] {
+    world_.Note(sent.event);
+    sent.arrive();
+  });
+}
+
+void Link::ReplayOld() {
+  if (old_.empty()) return;
+  const Sent& sent = old_[world_.random.Below(static_cast<uint32_t>(old_.size()))];
+  Trace::Event event = sent.event;
+  event.what = What::kZombie;
+  world_.Note(event);
+  Arrive(world_.loop.now() + Latency(), sent);
+}
+
+template <typename T>
+void Link::Ask(uint64_t call, std::function<Reply<T>(ShardCore&)> ask, Trace::Event (*describe)(const T&)) {
+  if (!worker_.alive()) return FailLater(call, "nobody listens there");
+  if (std::optional<Refusal> refusal = worker_.not_serving()) return Answer<T>(call, Lane::kUnary, std::move(*refusal), describe);
+  worker_.Post([this, call, ask = std::move(ask), describe](ShardCore& core) { Answer<T>(call, Lane::kUnary, ask(core), describe); });
+}
+
+template <typename T>
+void Link::Answer(uint64_t call, Lane lane, Reply<T> reply, Trace::Event (*describe)(const T&)) {
+  const LinkTrouble& trouble = world_.swarm.link;
+  Random& random = world_.random;
+  const Time now = world_.loop.now();
+  Trace::Event event = EventOf(What::kFault);
+  if (const auto* refusal = std::get_if<Refusal>(&reply)) {
+    event.what = What::kRefused;
+    event.a = static_cast<uint64_t>(refusal->reason);
+    event.b = static_cast<uint64_t>(refusal->detail);
+    reply = ThroughWire(*refusal);
+  } else if (const auto* value = std::get_if<T>(&reply)) {
+    event = describe(*value);
+  }
+  event.from = worker_.place();
+  event.to = gateway_;
+  if (severed_) return;
+  if (now < replies_cut_until_ || (IsOrdered(lane) && deaf_to_replies_) || (!world_.healed && random.Chance(trouble.lose_reply))) {
+    event.what = What::kReplyLost;
+    return Lose(lane, call, event, now < replies_cut_until_, deaf_to_replies_);
+  }
+  Time when = now + Latency();
+  if (!world_.healed && random.Chance(trouble.stick)) when += random.Between(Duration(0), trouble.stuck_max);
+  if (IsOrdered(lane)) when = last_reply_ = std::max(when, last_reply_);
+  // A reply moves, and functions want to be copied.
+  auto kept = std::make_shared<Reply<T>>(std::move(reply));
+  caller_.At(when, [this, call, kept, event] { Deliver<T>(call, std::move(*kept), event); });
+}
+
+template <typename T>
+void Link::Deliver(uint64_t call, Reply<T> reply, Trace::Event event) {
+  if (severed_) return;
+  auto entry = calls_.extract(call);
+  // Late, or the second answer to what was asked once.
+  if (entry.empty()) return;
+  world_.loop.Cancel(entry.mapped()->timer);
+  world_.Note(event);
+  if (const auto* refusal = std::get_if<Refusal>(&reply)) {
+    world_.checker.Mark(std::string("refused ") + Name(refusal->reason) + " " + Name(refusal->detail));
+  }
+  static_cast<CallOf<T>&>(*entry.mapped()).done(std::move(reply));
+}
+
+void Link::FailLater(uint64_t call, const char* why) {
+  caller_.At(world_.loop.now() + Latency(), [this, call, why] { Fail(call, why); });
+}
+
+void Link::Fail(uint64_t call, const char* why) {
+  auto entry = calls_.extract(call);
+  if (entry.empty()) return;
+  world_.loop.Cancel(entry.mapped()->timer);
+  Trace::Event event = EventOf(What::kFault);
+  event.a = call;
+  world_.Note(event);
+  entry.mapped()->Fail(address() + ": " + why);
+}
+
+void Link::FailAll(bool only_stream, const char* why) {
+  for (const auto& [call, entry] : calls_) {
+    if (!only_stream || entry->stream == stream_->number()) FailLater(call, why);
+  }
+}
+
+void Link::Describe(Time deadline, Done<ShardDescription> done) {
+  const uint64_t call = Register<ShardDescription>(deadline, std::move(done), Lane::kUnary);
+  Send(Lane::kUnary, call, EventOf(What::kDescribe), [this, call] {
+    if (!worker_.alive()) return FailLater(call, "nobody listens there");
+    Result<ShardDescription> read = ValidateDescription(ToProto(worker_.description()));
+    if (!read.ok()) return world_.checker.Fail("a description does not come through the wire: " + read.status().message());
+    Answer<ShardDescription>(call, Lane::kUnary, std::move(read).value(), &Described);
+  });
+}
+
+void Link::Open(OpenRequest request, Time deadline, Done<OpenReply> done) {
+  Trace::Event event = EventOf(What::kOpen);
+  event.key = request.key;
+  event.a = request.reserve_tokens;
+  const uint64_t call = Register<OpenReply>(deadline, std::move(done), Lane::kUnary);
+  Send(Lane::kUnary, call, event, [this, call, wire = ToProto(request)] {
+    std::variant<OpenRequest, Refusal> read = ValidateOpen(wire);
+    MESHNET_CHECK(std::holds_alternative<OpenRequest>(read));
+    const auto ask = [open = std::get<OpenRequest>(read)](ShardCore& core) -> Reply<OpenReply> {
+      std::variant<OpenReply, Refusal> reply = core.Open(open);
+      if (auto* refusal = std::get_if<Refusal>(&reply)) return std::move(*refusal);
+      Result<OpenReply> through = ValidateOpenReply(ToProto(std::get<OpenReply>(reply)));
+      MESHNET_CHECK(through.ok());
+      return std::move(through).value();
+    };
+    Ask<OpenReply>(call, ask, &Opened);
+  });
+}
+
+void Link::Release(SessionKey key, Time deadline, Done<ReleaseOutcome> done) {
+  Trace::Event event = EventOf(What::kRelease);
+  event.key = key;
+  const uint64_t call = Register<ReleaseOutcome>(deadline, std::move(done), Lane::kUnary);
+  Send(Lane::kUnary, call, event, [this, call, key] {
+    Ask<ReleaseOutcome>(call, [key](ShardCore& core) -> Reply<ReleaseOutcome> { return core.Release(key); }, &Released);
+  });
+}
+
+void Link::Stats(Time deadline, Done<ShardStats> done) {
+  const uint64_t call = Register<ShardStats>(deadline, std::move(done), Lane::kUnary);
+  Send(Lane::kUnary, call, EventOf(What::kDescribe), [this, call] {
+    Ask<ShardStats>(call, [](ShardCore& core) -> Reply<ShardStats> { return core.Stats(); }, &Counted);
+  });
+}
+
+void Link::Drain(Time deadline, Done<ShardState> done) {
+  const uint64_t call = Register<ShardState>(deadline, std::move(done), Lane::kUnary);
+  Send(Lane::kUnary, call, EventOf(What::kDrain), [this, call] {
+    if (!worker_.alive()) return FailLater(call, "nobody listens there");
+    worker_.BeginDrain();
+    Answer<ShardState>(call, Lane::kUnary, ShardState::kDraining, &Drained);
+  });
+}
+
+void Link::Forward(Step step, Time deadline, Done<StepResult> done) {
+  Trace::Event event = EventOf(What::kStep);
+  event.key = step.key;
+  event.a = step.seq.value;
+  event.b = step.start.value;
+  event.c = step.tokens.size();
+  const uint64_t call = Register<StepResult>(deadline, std::move(done), Lane::kStream);
+  auto wire = std::make_shared<const pb::Step>(ToProto(step, call, caller_.Now()));  // shared by the times it arrives
+  Send(Lane::kStream, call, event, [this, call, wire, stream = stream_] {
+    if (!worker_.alive()) return FailLater(call, "nobody listens there");
+    if (std::optional<Refusal> refusal = worker_.not_serving()) return Answer<StepResult>(call, Lane::kStream, std::move(*refusal), &Computed);
+    std::variant<IncomingStep, Refusal> read = ValidateStep(*wire, ShapeOf(worker_.description()), worker_.time().Now());
+    if (auto* refusal = std::get_if<Refusal>(&read)) return Answer<StepResult>(call, Lane::kStream, std::move(*refusal), &Computed);
+    auto submitted = std::make_shared<SubmittedStep>(SubmittedStep{call, std::move(std::get<IncomingStep>(read))});
+    worker_.Post([stream, submitted](ShardCore& core) { core.Submit(std::move(*submitted), stream); });
+  });
+}
+
+void Link::AnswerSteps(uint64_t stream, std::vector<StepAnswer> answers) {
+  if (stream != stream_->number()) return;  // it is broken
+  for (StepAnswer& answer : answers) {
+    if (auto* refusal = std::get_if<Refusal>(&answer.outcome)) {
+      Answer<StepResult>(answer.request_id, Lane::kStream, std::move(*refusal), &Computed);
+      continue;
+    }
+    const RecordedResult& recorded = std::get<RecordedResult>(answer.outcome);
+    Result<StepResult> read = ValidateStepResult(ToProto(*recorded.result, recorded.replayed));
+    if (!read.ok()) return world_.checker.Fail("a result does not come through the wire: " + read.status().message());
+    if (recorded.replayed) world_.checker.Mark("replayed");
+    Answer<StepResult>(answer.request_id, Lane::kStream, std::move(read).value(), &Computed);
+  }
+}
+
+void Link::Cancel(SessionKey key) {
+  Trace::Event event = EventOf(What::kCancel);
+  event.key = key;
+  Send(Lane::kStream, 0, event, [this, key] {
+    if (worker_.alive() && !worker_.not_serving()) worker_.Post([key](ShardCore& core) { core.Cancel(key); });
+  });
+}
+
+void Link::Cut(bool requests, bool replies, Duration duration) {
+  Trace::Event event = EventOf(What::kCut);
+  event.a = static_cast<uint64_t>(requests) * 2 + static_cast<uint64_t>(replies);
+  event.b = Micros(duration);
+  world_.Note(event);
+  const Time until = world_.loop.now() + duration;
+  if (requests) requests_cut_until_ = std::max(requests_cut_until_, until);
+  if (replies) replies_cut_until_ = std::max(replies_cut_until_, until);
+}
+
+// Both ends notice, each in its own time; what is on its way may still arrive.
+void Link::BreakStream() {
+  FailAll(true, "the stream broke");
+  const std::shared_ptr<Stream> broken = stream_;
+  NewStream();
+  const Time noticed = std::max(world_.loop.now(), requests_cut_until_) + Latency();
+  worker_.time().At(noticed, [this, broken] {
+    world_.Note(EventOf(What::kStreamEnds));
+    if (worker_.alive() && !worker_.not_serving()) worker_.Post([broken](ShardCore& core) { core.EndStream(broken); });
+  });
+}
+
+void Link::PeerDied(bool heard) {
+  if (heard) FailAll(false, "the connection was reset");
+  NewStream();
+}
+
+void Link::Sever() {
+  FailAll(false, "the gateway is dead");
+  BreakStream();
+  severed_ = true;
+}
+
+void Link::Heal() { requests_cut_until_ = replies_cut_until_ = Time{}; }
+
+}  // namespace meshnet::sim
