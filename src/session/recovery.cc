@@ -21,7 +21,9 @@ constexpr uint32_t kCapacityTries = 8;       // of an Open before anything was d
 constexpr uint32_t kMismatchTries = 3;       // an Open to a worker that is not what it described
 constexpr uint32_t kBugEpochs = 2;           // new epochs against what should not happen at all
 constexpr uint32_t kEpochsMax = 64;          // against a world that evicts, restarts and breaks for ever
+constexpr uint32_t kEvictionsUntold = 12;    // new epochs of an answer that has not begun to tell anything: its caller can wait as well
 constexpr Duration kCapacityPatience = seconds(2);
+constexpr Duration kEvictedPauseMax = seconds(30);
 
 // 10 ms, 20 ms, 40 ms … up to `last`, stretched by up to half so that sessions fall out of step.
 Duration Backoff(uint32_t count, uint32_t jitter, Duration last) {
@@ -47,9 +49,10 @@ Action NewEpochAgainstBug(const Situation& s) {
 }
 
 Action AfterEviction(const Situation& s) {
-  if (s.epochs >= kEpochsMax) return Fail(Failure::kCapacity);
-  // Two sessions that evict each other would do so for ever; growing pauses let one of them finish.
-  return {.move = Move::kNewEpoch, .delay = s.epochs == 0 ? Duration(0) : Backoff(s.epochs, s.jitter, seconds(2))};
+  if (s.epochs >= (s.generating ? kEpochsMax : kEvictionsUntold)) return Fail(Failure::kCapacity);
+  // Sessions that evict each other would do so for ever. The pauses grow until one of them finishes meanwhile, so they have to become longer
+  // than a whole answer takes.
+  return {.move = Move::kNewEpoch, .delay = s.epochs == 0 ? Duration(0) : Backoff(s.epochs, s.jitter, kEvictedPauseMax)};
 }
 
 Action AfterCacheMiss(Detail detail, const Situation& s) {
