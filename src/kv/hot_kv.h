@@ -123,9 +123,10 @@ class HotKv {
   // every step of an older session on the same sequence is settled; anything else aborts.
   std::optional<Execution> Start(const Ticket& ticket, Time now);
 
-  // The outcome of a started step. On kDone `result` carries output, sampled tokens and timings; HotKv fills seq, past length, digest,
-  // credit and reservation, and records it until acknowledged. `cause` is for the refusal's message.
-  Settled Settle(const Ticket& ticket, StepFate fate, StepResult result, std::string cause, Time now);
+  // The outcome of a started step. On kDone `result` carries output, sampled tokens and timings, and nothing else is looked at; HotKv fills
+  // seq, past length, digest, credit and reservation, and keeps it until acknowledged: nobody may change it any more. It comes allocated, so
+  // that a decode step allocates nothing here. `cause` is for the refusal's message.
+  Settled Settle(const Ticket& ticket, StepFate fate, std::shared_ptr<StepResult> result, std::string cause, Time now);
 
   // Takes queued steps of the session out of the queue, the last first, refused with kCancelled; executing ones go on.
   std::vector<Dropped> Cancel(const SessionKey& key);

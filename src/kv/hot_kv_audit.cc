@@ -2,9 +2,12 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <charconv>
 #include <set>
-#include <sstream>
+#include <span>
 #include <string>
+#include <string_view>
+#include <type_traits>
 
 #include "base/check.h"
 #include "kv/hot_kv_impl.h"
@@ -12,33 +15,50 @@
 namespace meshnet::kv {
 namespace {
 
-std::string HexOf(uint64_t value) {
-  std::ostringstream text;
-  text << std::hex << value;
-  return text.str();
-}
+// Text without streams, since tests ask for it after every call.
+class SnapshotText {
+ public:
+  SnapshotText& Add(std::string_view word) {
+    text_.append(word);
+    return *this;
+  }
+  template <typename Integer>
+    requires std::is_integral_v<Integer>
+  SnapshotText& Add(std::string_view key, Integer value, int base = 10) {
+    char digits[24];
+    text_.append(key).append(digits, std::to_chars(digits, digits + sizeof digits, value, base).ptr);
+    return *this;
+  }
+  // Enough to see that two lists differ.
+  template <typename T>
+  SnapshotText& AddHash(std::string_view key, std::span<const T> values) {
+    return Add(key, XXH3_64bits(values.data(), values.size_bytes()), 16);
+  }
+  SnapshotText& Add(const Fingerprint& print) { return Add(" print=", print.high, 16).Add("", print.low, 16); }
+  SnapshotText& Add(const PrefixDigest& digest) { return Add(" digest=").Add(digest.Hex()); }
+  void AddSession(const SessionRecord& session, std::string_view idle);
 
-// Enough to see that two token logs differ.
-std::string HashOf(std::span<const Token> tokens) { return HexOf(XXH3_64bits(tokens.data(), tokens.size_bytes())); }
+  std::string Take() { return std::move(text_); }
 
-void WriteSession(std::ostream& out, const SessionRecord& session) {
-  out << IdPrefix(session.key.session) << " epoch=" << session.key.epoch.value << " seq=" << session.sequence.value
-      << " reserved=" << session.reserved_tokens << " past=" << session.timeline.past_len().value << " digest=" << session.timeline.digest().Hex()
-      << " tokens=" << HashOf(session.timeline.committed()) << " last=" << session.last.value << " acked=" << session.acked.value
-      << " salt=" << HexOf(XXH3_64bits(session.cache_salt.data(), session.cache_salt.size()))
-      << " stamp=" << session.stamp.time_since_epoch().count() << " idle=" << session.idle_node.empty() << "\n";
+ private:
+  std::string text_;
+};
+
+void SnapshotText::AddSession(const SessionRecord& session, std::string_view idle) {
+  Add(IdPrefix(session.key.session)).Add(" epoch=", session.key.epoch.value).Add(" seq=", session.sequence.value);
+  Add(" reserved=", session.reserved_tokens).Add(" past=", session.timeline.past_len().value).Add(session.timeline.digest());
+  AddHash(" tokens=", session.timeline.committed()).Add(" last=", session.last.value).Add(" acked=", session.acked.value);
+  AddHash(" salt=", std::span<const char>(session.cache_salt)).Add(" stamp=", session.stamp.time_since_epoch().count()).Add(idle).Add("\n");
   for (const KeptReply& reply : session.replies) {
-    out << "  reply step=" << reply.seq.value << " print=" << HexOf(reply.fingerprint.high) << HexOf(reply.fingerprint.low)
-        << " past=" << reply.result->past_len.value << " digest=" << reply.result->digest.Hex() << " rows=" << reply.result->output.rows()
-        << " values=" << HexOf(XXH3_64bits(reply.result->output.values().data(), reply.result->output.values().size_bytes()))
-        << " sampled=" << reply.result->sampled.size() << "\n";
+    Add("  reply step=", reply.seq.value).Add(reply.fingerprint).Add(" past=", reply.result->past_len.value).Add(reply.result->digest);
+    Add(" rows=", reply.result->output.rows()).AddHash(" values=", reply.result->output.values());
+    Add(" sampled=", reply.result->sampled.size()).Add("\n");
   }
   for (const QueuedStep& step : session.queue) {
-    out << "  queued step=" << step.seq.value << " serial=" << step.serial << " print=" << HexOf(step.fingerprint.high)
-        << HexOf(step.fingerprint.low) << " start=" << step.start.value << " tokens=" << step.token_count
-        << " digest=" << step.digest_after.Hex() << " executing=" << step.executing;
-    if (step.deadline) out << " deadline=" << step.deadline->time_since_epoch().count();
-    out << "\n";
+    Add("  queued step=", step.seq.value).Add(" serial=", step.serial).Add(step.fingerprint).Add(" start=", step.start.value);
+    Add(" tokens=", step.token_count).Add(step.digest_after).Add(step.executing ? " executing=1" : " executing=0");
+    if (step.deadline) Add(" deadline=", step.deadline->time_since_epoch().count());
+    Add("\n");
   }
 }
 
@@ -111,28 +131,26 @@ ShardStats HotKv::Stats(Time now) const {
 
 std::string HotKv::Snapshot() const {
   const Impl& kv = *impl_;
-  std::ostringstream out;
-  out << "shard " << Name(kv.state) << " reserved=" << kv.sequences.reserved_tokens() << " free=" << kv.sequences.free_count()
-      << " serial=" << kv.next_serial << "\n";
+  SnapshotText out;
+  out.Add("shard ").Add(Name(kv.state)).Add(" reserved=", kv.sequences.reserved_tokens()).Add(" free=", kv.sequences.free_count());
+  out.Add(" serial=", kv.next_serial).Add("\n");
   for (const auto& [id, session] : kv.sessions) {
-    out << "session ";
-    WriteSession(out, session);
+    out.Add("session ").AddSession(session, session.idle_node.empty() ? " idle=1" : " idle=0");
   }
   for (const auto& [sequence, gone] : kv.closing) {
-    out << "closing " << Name(gone.end) << " ";
-    WriteSession(out, gone.record);
+    out.Add("closing ").Add(Name(gone.end)).Add(" ").AddSession(gone.record, "");
   }
   for (uint32_t i = 0; i < kv.sequences.count(); ++i) {
-    if (kv.sequences.removing(SequenceId(static_cast<int32_t>(i)))) out << "removing seq=" << i << "\n";
+    if (kv.sequences.removing(SequenceId(static_cast<int32_t>(i)))) out.Add("removing seq=", i).Add("\n");
   }
   for (const auto& [id, tombstone] : kv.tombstones.all()) {
-    out << "tombstone " << IdPrefix(id) << " fence=" << tombstone.fence.value << " " << Name(tombstone.end) << " last=" << tombstone.last.value
-        << " since=" << tombstone.since.time_since_epoch().count() << "\n";
+    out.Add("tombstone ").Add(IdPrefix(id)).Add(" fence=", tombstone.fence.value).Add(" ").Add(Name(tombstone.end));
+    out.Add(" last=", tombstone.last.value).Add(" since=", tombstone.since.time_since_epoch().count()).Add("\n");
   }
   for (const auto& [ticket, refusal] : kv.dropped) {
-    out << "dropped " << IdPrefix(ticket.key.session) << " serial=" << ticket.serial << " " << Name(refusal.reason) << "\n";
+    out.Add("dropped ").Add(IdPrefix(ticket.key.session)).Add(" serial=", ticket.serial).Add(" ").Add(Name(refusal.reason)).Add("\n");
   }
-  return out.str();
+  return out.Take();
 }
 
 void HotKv::CheckInvariants() const {

@@ -83,10 +83,9 @@ struct HotKv::Impl {
 
   // Settle, by fate.
   Settled SettleClosing(const Ticket& ticket);
-  Settled SettleDone(SessionRecord& session, StepResult result, Time now);
+  Settled SettleDone(SessionRecord& session, std::shared_ptr<StepResult> result, Time now);
   Settled SettleRolledBack(SessionRecord& session, const std::string& cause);
-  Settled SettleLost(const SessionKey& key, const std::string& cause, Time now);
-  Settled SettlePoisoned(const SessionKey& key, Time now);
+  Settled SettleLost(const SessionKey& key, const Refusal& why, Time now);
 
   HotKvConfig config;
   const SequenceProbe& probe;

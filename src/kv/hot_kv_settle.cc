@@ -54,23 +54,23 @@ Settled HotKv::Impl::SettleClosing(const Ticket& ticket) {
   return settled;
 }
 
-Settled HotKv::Impl::SettleDone(SessionRecord& session, StepResult result, Time now) {
+Settled HotKv::Impl::SettleDone(SessionRecord& session, std::shared_ptr<StepResult> result, Time now) {
   const QueuedStep step = session.queue.front();
-  MESHNET_CHECK(step.seq == session.last.Next() && step.end().value <= session.reserved_tokens);
+  MESHNET_CHECK(result && step.seq == session.last.Next() && step.end().value <= session.reserved_tokens);
   session.timeline.Commit(step.token_count, step.digest_after);
   MESHNET_CHECK(session.timeline.past_len() == step.end());
   session.queue.erase(session.queue.begin());
   session.last = step.seq;
   session.stamp = std::max(session.stamp, now);
 
-  result.seq = step.seq;
-  result.replayed = false;
-  result.past_len = step.end();
-  result.digest = step.digest_after;
-  result.credit = CreditOf(session);
-  result.kv_tokens_reserved = session.reserved_tokens;
+  result->seq = step.seq;
+  result->replayed = false;
+  result->past_len = step.end();
+  result->digest = step.digest_after;
+  result->credit = CreditOf(session);
+  result->kv_tokens_reserved = session.reserved_tokens;
   Settled settled;
-  settled.result = std::make_shared<const StepResult>(std::move(result));
+  settled.result = std::move(result);
   session.replies.push_back({step.seq, step.fingerprint, settled.result});
   UpdateIdle(session);
   ++counts.steps_committed;
@@ -95,38 +95,37 @@ Settled HotKv::Impl::SettleRolledBack(SessionRecord& session, const std::string&
   return settled;
 }
 
-Settled HotKv::Impl::SettleLost(const SessionKey& key, const std::string& cause, Time now) {
+Settled HotKv::Impl::SettleLost(const SessionKey& key, const Refusal& why, Time now) {
   const auto found = sessions.find(key.session);
   // The engine has let go of the step: nothing executes any more.
   found->second.queue.front().executing = false;
   Settled settled;
   std::vector<Ticket> tickets = EndSession(found, SessionEnd::kLost, now, settled.effects);
   tickets.pop_back();
-  Refusal lost;
-  lost.reason = Reason::kCacheMiss;
-  lost.detail = Detail::kLost;
-  lost.message = "the session's KV was lost: " + cause;
-  settled.refusal = Refuse(key, lost);
-  settled.dropped = RefuseAll(tickets, lost);
+  settled.refusal = Refuse(key, why);
+  settled.dropped = RefuseAll(tickets, why);
   return settled;
 }
 
-Settled HotKv::Impl::SettlePoisoned(const SessionKey& key, Time now) {
-  // Nothing is committed any more, and the engine may hold the step, so the session goes.
-  Settled settled = SettleLost(key, "the worker is poisoned", now);
-  settled.refusal = Refuse(key, Reason::kPoisoned, Detail::kNone, "an invariant broke while the step ran");
-  return settled;
-}
-
-Settled HotKv::Settle(const Ticket& ticket, StepFate fate, StepResult result, std::string cause, Time now) {
+Settled HotKv::Settle(const Ticket& ticket, StepFate fate, std::shared_ptr<StepResult> result, std::string cause, Time now) {
   Impl& kv = *impl_;
   SessionRecord* session = kv.Find(ticket.key);
   if (!session || !session->executing() || session->queue.front().serial != ticket.serial) return kv.SettleClosing(ticket);
-  if (kv.state == ShardState::kPoisoned) return kv.SettlePoisoned(ticket.key, now);
+  Refusal why;
+  if (kv.state == ShardState::kPoisoned) {
+    // Nothing is committed any more, and the engine may hold the step, so the session goes.
+    why.reason = Reason::kPoisoned;
+    why.message = "an invariant broke while the step ran";
+    return kv.SettleLost(ticket.key, why, now);
+  }
   switch (fate) {
     case StepFate::kDone: return kv.SettleDone(*session, std::move(result), now);
     case StepFate::kRolledBack: return kv.SettleRolledBack(*session, cause);
-    case StepFate::kLost: return kv.SettleLost(ticket.key, cause, now);
+    case StepFate::kLost:
+      why.reason = Reason::kCacheMiss;
+      why.detail = Detail::kLost;
+      why.message = "the session's KV was lost: " + cause;
+      return kv.SettleLost(ticket.key, why, now);
   }
   MESHNET_CHECK(false && "closed enum");
 }

@@ -58,7 +58,7 @@ class HotKvTest : public ::testing::Test {
   Settled Run(const Step& step, StepResult result = {}) {
     const Ticket ticket = Admit(step);
     EXPECT_TRUE(kv_.Start(ticket, now_).has_value());
-    return kv_.Settle(ticket, StepFate::kDone, std::move(result), "", now_);
+    return kv_.Settle(ticket, StepFate::kDone, std::make_shared<StepResult>(std::move(result)), "", now_);
   }
 
   NothingRecycled probe_;

@@ -115,19 +115,20 @@ void ShardCore::SettleOne(RunningStep running, EngineOutcome outcome, Time start
     outcome.fate = EngineFate::kLost;
     outcome.cause = "a row that came out was not finite";
   }
-  StepResult result;
+  std::shared_ptr<StepResult> result;
   if (outcome.fate == EngineFate::kDone) {
-    result.output = std::move(outcome.output);
-    result.sampled = std::move(outcome.sampled);
-    result.queue_time = std::chrono::duration_cast<std::chrono::microseconds>(started - running.pending.arrived);
-    result.compute_time = std::chrono::duration_cast<std::chrono::microseconds>(took);
+    result = std::make_shared<StepResult>();
+    result->output = std::move(outcome.output);
+    result->sampled = std::move(outcome.sampled);
+    result->queue_time = std::chrono::duration_cast<std::chrono::microseconds>(started - running.pending.arrived);
+    result->compute_time = std::chrono::duration_cast<std::chrono::microseconds>(took);
     // Only a commit changes how the session samples, so a step that failed can be sent again as it was.
     if (running.pending.step.sampling) sampling_[static_cast<size_t>(running.execution.sequence.value)] = std::move(running.pending.step.sampling);
   }
   Settle(std::move(running.pending), FateOf(outcome.fate), std::move(result), std::move(outcome.cause));
 }
 
-void ShardCore::Settle(PendingStep pending, kv::StepFate fate, StepResult result, std::string cause) {
+void ShardCore::Settle(PendingStep pending, kv::StepFate fate, std::shared_ptr<StepResult> result, std::string cause) {
   kv::Settled settled = kv_.Settle(pending.ticket, fate, std::move(result), std::move(cause), clock_.Now());
   MESHNET_CHECK((settled.result != nullptr) != settled.refusal.has_value());
   if (settled.result) {

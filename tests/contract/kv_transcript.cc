@@ -83,11 +83,8 @@ std::string KvTranscript::Execute(const std::string& command) {
   const Words words(command);
   if (words.verb == "config" && !kv_) return Configure(words);
   if (!kv_) Configure(Words("config"));
-  const std::string before = kv_->Snapshot();
-  unchanged_ = false;
   const std::string answer = Answer(words);
-  if (unchanged_ && kv_->Snapshot() != before) Problem("it changed the state\n--- before\n" + before + "--- after\n" + kv_->Snapshot());
-  kv_->CheckInvariants();
+  if (!kv_->problem().empty()) Problem(kv_->problem());
   Watch();
   return answer;
 }
@@ -130,7 +127,8 @@ std::string KvTranscript::Configure(const Words& words) {
   engine_options_.window_slack_tokens = static_cast<uint32_t>(words.number("slack", 0));
   engine_ = std::make_unique<FakeEngine>(engine_options_);
   probe_ = std::make_unique<Probe>(*engine_);
-  kv_ = std::make_unique<HotKv>(config_, *probe_);
+  late_ = words.text("confirm") == "late";
+  kv_ = std::make_unique<TwinnedKv>(config_, *probe_);
   return "ready";
 }
 
@@ -139,18 +137,11 @@ std::string KvTranscript::Open(const Words& words) {
   request.key = words.key();
   request.reserve_tokens = static_cast<uint32_t>(words.number("reserve"));
   request.cache_salt = words.text("salt");
-  const std::vector<SessionLine> before = Sessions();
+  const bool query = kv_->model().Find(request.key) != nullptr;
   OpenDecision decision = kv_->Open(request, now_);
-  if (const Refusal* refusal = std::get_if<Refusal>(&decision)) {
-    unchanged_ = true;
-    return Text(*refusal);
-  }
+  if (const Refusal* refusal = std::get_if<Refusal>(&decision)) return Text(*refusal);
   const OpenAccepted& accepted = std::get<OpenAccepted>(decision);
-  const bool query = std::ranges::any_of(
-      before, [&](const SessionLine& line) { return !line.closing && line.name == words.name() && line.epoch == request.key.epoch; });
-  if (query) {
-    unchanged_ = true;
-  } else {
+  if (!query) {
     mirrors_[words.name()] = {request.key.epoch, request.cache_salt, {}};
     for (Pending& pending : pending_) pending.orphan |= pending.name == words.name();
   }
@@ -221,7 +212,6 @@ std::string KvTranscript::DoStep(const Words& words) {
     fields->message = "found by the caller";
   }
   StepDecision decision = kv_->Admit(step, std::move(fields), now_);
-  unchanged_ = !std::holds_alternative<StepAdmitted>(decision);
   if (const Refusal* refusal = std::get_if<Refusal>(&decision)) return Text(*refusal);
   if (const StepReplayed* replayed = std::get_if<StepReplayed>(&decision)) {
     if (replayed->result->seq != step.seq) Problem("the reply of another step was replayed");
@@ -251,6 +241,7 @@ bool KvTranscript::startable(const Pending& pending) const {
   const std::vector<SessionLine> sessions = Sessions();
   for (const SessionLine& line : sessions) {
     if (line.closing || line.name != pending.name) continue;
+    if (kv_->model().removing(line.sequence)) return false;
     return std::ranges::none_of(sessions, [&](const SessionLine& other) { return other.closing && other.sequence == line.sequence; });
   }
   return true;
@@ -299,11 +290,11 @@ std::string KvTranscript::Settle(const Words& words) {
     pending = FindPending(words, false);
     if (!pending) return "no such step is queued";
     if (!startable(*pending)) return "not its turn";
-    if (std::string begun = Begin(*pending); begun.starts_with("nothing")) return begun;
+    if (std::string begun = Begin(*pending); begun.starts_with("nothing") || !kv_->problem().empty()) return begun;
   }
-  StepResult result;
+  auto result = std::make_shared<StepResult>();
   std::string cause;
-  const StepFate fate = RunEngine(*pending, words.plain.size() > 1 ? words.plain[1] : "ok", result, cause);
+  const StepFate fate = RunEngine(*pending, words.plain.size() > 1 ? words.plain[1] : "ok", *result, cause);
   Settled settled = kv_->Settle(pending->ticket, fate, std::move(result), cause, now_);
   const Pending done = *pending;
   Forget(done.ticket);
@@ -326,16 +317,13 @@ void KvTranscript::Committed(const Pending& pending, const StepResult& result) {
 }
 
 std::string KvTranscript::Release(const Words& words) {
-  const std::string before = kv_->Snapshot();
   Released released = kv_->Release(words.key(), now_);
-  const bool changed = kv_->Snapshot() != before;
-  unchanged_ = released.outcome == ReleaseOutcome::kNotFound || released.outcome == ReleaseOutcome::kEpochStale;
+  const bool changed = kv_->changed();
   return std::string(Name(released.outcome)) + (changed ? "" : ", nothing changed") + Text(released.dropped) + Perform(released.effects);
 }
 
 std::string KvTranscript::Cancel(const Words& words) {
   const std::vector<Dropped> dropped = kv_->Cancel(words.key());
-  unchanged_ = dropped.empty();
   return dropped.empty() ? "nothing queued" : "cancelled" + Text(dropped);
 }
 
@@ -346,6 +334,7 @@ std::string KvTranscript::Show(const Words& words) {
   }
   if (words.verb == "expire") return "expired" + Perform(kv_->Expire(now_).effects);
   if (words.verb == "finish-drain") return "drained" + Perform(kv_->FinishDrain(now_).effects);
+  if (words.verb == "confirm") return Confirm(words.has("seq") ? std::optional(SequenceId(static_cast<int32_t>(words.number("seq")))) : std::nullopt);
   if (words.verb == "drain") {
     kv_->BeginDrain();
     return "draining";
@@ -397,39 +386,42 @@ std::string KvTranscript::Text(const std::vector<Dropped>& dropped) {
 std::string KvTranscript::Perform(const Effects& effects) {
   std::string text;
   for (const SequenceId sequence : effects.removals) {
+    text += (text.empty() ? " removes=" : ",") + std::to_string(sequence.value);
+    unconfirmed_.push_back(sequence);
+  }
+  if (!late_) Confirm(std::nullopt);
+  return text;
+}
+
+// The engine empties what was to be removed, or one of it, and says so.
+std::string KvTranscript::Confirm(std::optional<SequenceId> only) {
+  std::string text;
+  for (const SequenceId sequence : std::vector(unconfirmed_)) {
+    if (only.value_or(sequence) != sequence) continue;
     engine_->Remove(sequence);
     kv_->ConfirmRemoved(sequence);
-    text += (text.empty() ? " removes=" : ",") + std::to_string(sequence.value);
+    std::erase(unconfirmed_, sequence);
+    text = "removed";
   }
-  return text;
+  return text.empty() ? "nothing to remove" : text;
 }
 
 void KvTranscript::Forget(const Ticket& ticket) {
   std::erase_if(pending_, [&](const Pending& pending) { return pending.ticket == ticket; });
 }
 
+// As the model sees them, which is as Snapshot tells.
 std::vector<SessionLine> KvTranscript::Sessions() const {
-  std::vector<SessionLine> sessions;
-  std::istringstream snapshot(kv_ ? kv_->Snapshot() : "");
-  for (std::string text; std::getline(snapshot, text);) {
-    const Words words(text);
-    if (words.verb == "session" || words.verb == "closing") {
-      SessionLine line;
-      line.closing = words.verb == "closing";
-      line.name = "s" + std::to_string(std::stoi(words.plain.back().substr(0, 2), nullptr, 16));
-      line.epoch = Epoch(static_cast<uint64_t>(words.number("epoch")));
-      line.sequence = SequenceId(static_cast<int32_t>(words.number("seq")));
-      line.reserved = static_cast<uint32_t>(words.number("reserved"));
-      line.past = PastLen(static_cast<uint32_t>(words.number("past")));
-      line.last = StepSeq(static_cast<uint64_t>(words.number("last")));
-      line.acked = StepSeq(static_cast<uint64_t>(words.number("acked")));
-      sessions.push_back(line);
-    } else if (words.verb == "queued" && !sessions.empty()) {
-      ++sessions.back().queued;
-      if (words.number("executing") == 1) sessions.back().executing = true;
-    }
-  }
-  return sessions;
+  std::vector<SessionLine> lines;
+  if (!kv_) return lines;
+  auto add = [&](const KvModel::Session& session, bool closing) {
+    lines.push_back({"s" + std::to_string(session.key.session.bytes[0]), session.key, session.key.epoch, session.sequence, session.reserved,
+                     PastLen(static_cast<uint32_t>(session.log.size())), session.last, session.acked,
+                     static_cast<uint32_t>(session.queue.size()), session.executing(), closing});
+  };
+  for (const KvModel::Session& session : kv_->model().live()) add(session, false);
+  for (const KvModel::Closing& gone : kv_->model().closing()) add(gone.session, true);
+  return lines;
 }
 
 // Every session holds what its answers said, and the engine the same for every session that no step and no predecessor keeps busy.
@@ -439,18 +431,18 @@ void KvTranscript::Watch() {
   for (const SessionLine& line : sessions) {
     used.insert(line.sequence);
     if (line.closing) continue;
-    const SessionKey key = Words("? " + line.name + " epoch=" + Number(line.epoch.value)).key();
-    const std::span<const Token> log = kv_->TokenLog(key);
+    const std::span<const Token> log = kv_->TokenLog(line.key);
     const Mirror& mirror = mirrors_[line.name];
     if (mirror.epoch != line.epoch || !std::ranges::equal(log, mirror.committed)) Problem(line.name + " does not hold what its answers said");
     const bool predecessor = std::ranges::any_of(
         sessions, [&](const SessionLine& other) { return other.closing && other.sequence == line.sequence; });
-    if (predecessor || line.executing) continue;
+    if (predecessor || line.executing || kv_->model().removing(line.sequence)) continue;
     if (!std::ranges::equal(engine_->tokens(line.sequence), log)) Problem("the engine does not hold what " + line.name + " committed");
   }
   for (uint32_t i = 0; i < config_.sessions_max; ++i) {
     const SequenceId sequence(static_cast<int32_t>(i));
-    if (!used.contains(sequence) && engine_->past_len(sequence).value > 0) Problem("a free sequence still holds tokens");
+    if (used.contains(sequence) || kv_->model().removing(sequence)) continue;
+    if (engine_->past_len(sequence).value > 0) Problem("a free sequence still holds tokens");
   }
 }
 

@@ -1,6 +1,6 @@
 // Executes lines of the hot KV's transcript language (docs/kv-contract.md) against a real HotKv over a fake engine, and answers each with one
-// line. Beside the answer it watches what must hold after every command: the invariants, byte-equal state after a refusal, an engine that
-// holds exactly the committed tokens, and sampled tokens that an undisturbed session would give.
+// line. Beside the answer it watches what must hold after every command: the invariants, byte-equal state after a refusal, equality with the
+// model twin, an engine that holds exactly the committed tokens, and sampled tokens that an undisturbed session would give.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,14 @@
 
 #include "engine/fake_engine.h"
 #include "kv/hot_kv.h"
+#include "twinned_kv.h"
 
 namespace meshnet::kv {
 
-// What Snapshot says about one live or closing session.
+// One live or closing session.
 struct SessionLine {
   std::string name;
+  SessionKey key;
   Epoch epoch;
   SequenceId sequence;
   uint32_t reserved = 0;
@@ -44,8 +46,9 @@ class KvTranscript {
   std::vector<SessionLine> Sessions() const;
   // Committed and queued tokens, told from the answers alone.
   uint32_t ProjectedLen(const std::string& name, Epoch epoch) const { return static_cast<uint32_t>(Line(name, epoch).size()); }
-  HotKv& kv() { return *kv_; }
+  TwinnedKv& kv() { return *kv_; }
   const FakeEngine& engine() const { return *engine_; }
+  const std::vector<SequenceId>& unconfirmed() const { return unconfirmed_; }
 
  private:
   struct Words;
@@ -85,6 +88,7 @@ class KvTranscript {
   std::string Text(const Refusal& refusal);
   std::string Text(const std::vector<Dropped>& dropped);
   std::string Perform(const Effects& effects);
+  std::string Confirm(std::optional<SequenceId> only);
   void Forget(const Ticket& ticket);
   void Watch();
   void Problem(const std::string& problem);
@@ -93,11 +97,12 @@ class KvTranscript {
   FakeEngineOptions engine_options_;
   std::unique_ptr<FakeEngine> engine_;
   std::unique_ptr<Probe> probe_;
-  std::unique_ptr<HotKv> kv_;
+  std::unique_ptr<TwinnedKv> kv_;
   Time now_{std::chrono::hours(1)};
   std::vector<Pending> pending_;
   std::map<std::string, Mirror> mirrors_;
-  bool unchanged_ = false;  // this command must not have changed anything
+  bool late_ = false;                     // removals wait for a command
+  std::vector<SequenceId> unconfirmed_;
   std::string command_;
   std::string problem_;
 };

@@ -6,9 +6,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <optional>
 
 namespace meshnet::kv {
 namespace {
+
+const std::string kAnswerMark = "-> ";
 
 std::string With(const char* key, uint64_t value) { return std::string(" ") + key + "=" + std::to_string(value); }
 
@@ -30,7 +34,8 @@ std::string KvCommands::Config() {
   const uint64_t chunk = 1 + Below(6);
   return "config" + With("sessions", sessions) + With("context", context) + With("budget", context + Below(context * sessions)) +
          With("ttl_ms", 100) + With("window", 1 + Below(4)) + With("chunk", chunk) + With("pending", chunk + Below(6)) +
-         With("tombstones", 1 + Below(4)) + " class=" + kClasses[Below(kClasses.size())] + With("sliding", 1 + Below(4)) + With("slack", Below(4));
+         With("tombstones", 1 + Below(4)) + " class=" + kClasses[Below(kClasses.size())] + With("sliding", 1 + Below(4)) + With("slack", Below(4)) +
+         (Chance(30) ? " confirm=late" : "");
 }
 
 std::string KvCommands::Next(const KvTranscript& transcript) {
@@ -39,6 +44,11 @@ std::string KvCommands::Next(const KvTranscript& transcript) {
   for (const SessionLine& line : sessions) {
     if (!line.closing) live.push_back(line);
   }
+  if (const std::vector<SequenceId>& waiting = transcript.unconfirmed(); !waiting.empty() && Chance(25)) {
+    return Chance(50) ? "confirm" : "confirm" + With("seq", static_cast<uint64_t>(waiting[Below(waiting.size())].value));
+  }
+  // Also to a session that ended, whose owner hears why.
+  if (!steps_.empty() && Chance(live.empty() ? 30 : 8)) return steps_[Below(steps_.size())];
   if (live.empty() || Chance(12)) {
     const std::string name = Name();
     uint64_t epoch = 1 + Below(2);
@@ -49,7 +59,6 @@ std::string KvCommands::Next(const KvTranscript& transcript) {
   }
   // What ran when its session ended still has to be settled, sooner or later.
   const SessionLine session = Chance(85) ? live[Below(live.size())] : sessions[Below(sessions.size())];
-  if (!steps_.empty() && Chance(10)) return steps_[Below(steps_.size())];
   if (session.closing || (session.queued > 0 && Chance(45))) return Work(session);
   if (Chance(70)) {
     const std::string step = Step(session, transcript);
@@ -89,6 +98,7 @@ std::string KvCommands::StepOptions(const SessionLine& session) {
   std::string options;
   if (Chance(80)) options += With("ack", Chance(70) ? session.last.value : Near(session.acked.value));
   if (Chance(20)) options += With("content", Below(3));
+  if (Chance(5)) options += With("frame", Below(2));
   if (Chance(4)) options += " digest=wrong";
   if (Chance(3)) options += " incarnation=other";
   if (Chance(3)) options += Chance(50) ? " token=1000" : " token=-1";
@@ -114,63 +124,159 @@ std::string KvCommands::Rest() {
     case 2: return "advance 99";
     case 3: return "advance 100";
     case 4: return Chance(10) ? "advance 600000" : "advance 50";
-    case 5: return Chance(3) ? "drain" : "dropped";
-    case 6: return Chance(2) ? "finish-drain" : "dropped";
-    case 7: return Chance(1) ? "poison" : "stats";
+    case 5: return Chance(8) ? "drain" : "dropped";
+    case 6: return Chance(8) ? "finish-drain" : "dropped";
+    case 7: return Chance(8) ? "poison" : "stats";
     default: return "advance 10";
   }
 }
 
-std::string RunCommands(const std::vector<std::string>& commands) {
+Ran RunCommands(const std::vector<std::string>& commands) {
   int pipe_ends[2];
-  if (pipe(pipe_ends) != 0) return "no pipe";
+  if (pipe(pipe_ends) != 0) return {{}, "no pipe"};
   const pid_t child = fork();
   if (child == 0) {
-    // The broken claim is printed by the last run of the shortest list.
+    // Answers, then what is wrong: the words of a broken claim come out of it by themselves.
     close(pipe_ends[0]);
     dup2(pipe_ends[1], STDERR_FILENO);
+    auto say = [](const std::string& text) {
+      if (write(STDERR_FILENO, text.data(), text.size()) < 0) _exit(2);
+    };
     KvTranscript transcript;
     for (const std::string& command : commands) {
-      transcript.Execute(command);
+      say(kAnswerMark + transcript.Execute(command) + "\n");
       if (!transcript.problem().empty()) {
-        const std::string& problem = transcript.problem();
-        _exit(write(STDERR_FILENO, problem.data(), problem.size()) < 0 ? 2 : 1);
+        say(transcript.problem());
+        _exit(1);
       }
     }
     _exit(0);
   }
   close(pipe_ends[1]);
   std::string output;
-  char buffer[512];
+  char buffer[4096];
   for (ssize_t count; (count = read(pipe_ends[0], buffer, sizeof buffer)) > 0;) output.append(buffer, static_cast<size_t>(count));
   close(pipe_ends[0]);
   int status = 0;
   waitpid(child, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return "";
-  return output.empty() ? "it died without a word" : output;
+  Ran ran;
+  while (output.starts_with(kAnswerMark)) {
+    const size_t end = output.find('\n');
+    ran.answers.push_back(output.substr(kAnswerMark.size(), end - kAnswerMark.size()));
+    output.erase(0, end + 1);
+  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return ran;
+  ran.problem = output.empty() ? "it died without a word" : output;
+  return ran;
 }
 
-std::vector<std::string> Shrink(std::vector<std::string> commands) {
-  // The shortest prefix that fails; failing is monotonic in the prefix, as a problem stays.
+std::string StoryOf(const std::vector<std::string>& commands) {
+  const Ran ran = RunCommands(commands);
+  size_t width = 0;
+  for (const std::string& command : commands) width = std::max(width, command.size());
+  std::string story = "# " + ran.problem.substr(0, ran.problem.find('\n')) + "\n";
+  for (size_t i = 0; i < commands.size(); ++i) {
+    const bool answered = i < ran.answers.size();
+    story += commands[i] + std::string(width - commands[i].size(), ' ') + " -> " + (answered ? ran.answers[i] : "(none)") + "\n";
+  }
+  return story;
+}
+
+namespace {
+
+bool Fails(const std::vector<std::string>& commands) { return !RunCommands(commands).problem.empty(); }
+
+// The shortest prefix that fails; failing is monotonic in the prefix, as a problem stays.
+void CutTail(std::vector<std::string>& commands) {
   size_t good = 0, bad = commands.size();
   while (bad - good > 1) {
     const size_t middle = (good + bad) / 2;
     const std::vector<std::string> prefix(commands.begin(), commands.begin() + static_cast<ptrdiff_t>(middle));
-    (RunCommands(prefix).empty() ? good : bad) = middle;
+    (Fails(prefix) ? bad : good) = middle;
   }
   commands.resize(bad);
-  for (size_t part = std::max<size_t>(commands.size() / 2, 1); part >= 1; part /= 2) {
-    for (size_t at = 0; at + 1 < commands.size();) {
-      std::vector<std::string> fewer = commands;
-      const auto first = fewer.begin() + static_cast<ptrdiff_t>(at);
-      fewer.erase(first, first + static_cast<ptrdiff_t>(std::min(part, fewer.size() - 1 - at)));
-      if (RunCommands(fewer).empty()) {
-        at += part;
-      } else {
-        commands = std::move(fewer);
-      }
+}
+
+// Tries to do without runs of `part` commands; never without the last. True when it could.
+bool CutRuns(std::vector<std::string>& commands, size_t part) {
+  bool shorter = false;
+  for (size_t at = 0; at + 1 < commands.size();) {
+    std::vector<std::string> fewer = commands;
+    const auto first = fewer.begin() + static_cast<ptrdiff_t>(at);
+    fewer.erase(first, first + static_cast<ptrdiff_t>(std::min(part, fewer.size() - 1 - at)));
+    if (Fails(fewer)) {
+      commands = std::move(fewer);
+      shorter = true;
+    } else {
+      at += part;
     }
   }
+  return shorter;
+}
+
+// Tries to do without each option of each command.
+bool CutOptions(std::vector<std::string>& commands) {
+  bool shorter = false;
+  for (size_t i = 0; i < commands.size(); ++i) {
+    for (size_t at = commands[i].rfind(' '); at != std::string::npos && at > 0; at = commands[i].rfind(' ', at - 1)) {
+      const size_t end = commands[i].find(' ', at + 1);
+      if (commands[i].find('=', at) >= end) continue;
+      std::vector<std::string> fewer = commands;
+      fewer[i].erase(at, end == std::string::npos ? end : end - at);
+      if (!Fails(fewer)) continue;
+      commands = std::move(fewer);
+      shorter = true;
+    }
+  }
+  return shorter;
+}
+
+// The figure of an option, and the command with another one.
+std::optional<uint64_t> Figure(const std::string& command, const std::string& key) {
+  const size_t at = command.find(" " + key + "=");
+  if (at == std::string::npos) return std::nullopt;
+  return std::strtoull(command.c_str() + at + key.size() + 2, nullptr, 10);
+}
+
+void Lower(std::string& command, const std::string& key, uint64_t by) {
+  const std::optional<uint64_t> figure = Figure(command, key);
+  if (!figure) return;
+  const size_t at = command.find(" " + key + "=") + key.size() + 2;
+  command.replace(at, std::min(command.find(' ', at), command.size()) - at, std::to_string(*figure - std::min(*figure, by)));
+}
+
+// Tries to do without each step of a session: what follows it moves up by one number and by its tokens.
+bool CutSteps(std::vector<std::string>& commands) {
+  bool shorter = false;
+  for (size_t i = 0; i < commands.size();) {
+    const std::string cut = commands[i];
+    const std::optional<uint64_t> seq = Figure(cut, "step");
+    const std::string name = cut.starts_with("step ") ? cut.substr(5, cut.find(' ', 5) - 5) : "";
+    std::vector<std::string> fewer;
+    for (size_t j = 0; j < commands.size(); ++j) {
+      std::string command = commands[j];
+      const bool same = command.find(" " + name) == command.find(' ');
+      const std::optional<uint64_t> other = same ? Figure(command, "step") : std::nullopt;
+      if (j == i || (other && other == seq && !command.starts_with("step "))) continue;
+      if (other && other > seq) Lower(command, "step", 1), Lower(command, "ack", 1), Lower(command, "start", Figure(cut, "tokens").value_or(0));
+      fewer.push_back(command);
+    }
+    if (!name.empty() && seq && !fewer.empty() && Fails(fewer)) {
+      commands = std::move(fewer);
+      shorter = true;
+    } else {
+      ++i;
+    }
+  }
+  return shorter;
+}
+
+}  // namespace
+
+std::vector<std::string> Shrink(std::vector<std::string> commands) {
+  CutTail(commands);
+  for (size_t part = std::max<size_t>(commands.size() / 2, 1); part > 1; part /= 2) CutRuns(commands, part);
+  while (CutSteps(commands) || CutRuns(commands, 1) || CutOptions(commands)) CutTail(commands);
   return commands;
 }
 

@@ -36,9 +36,15 @@ class KvCommands {
   std::vector<std::string> steps_;  // said before, to be said again
 };
 
-// Runs a list in a process of its own, because a broken invariant aborts. Empty when all was well, else the problem.
-std::string RunCommands(const std::vector<std::string>& commands);
-// The shortest list found that still fails: a prefix, then without what it does not need.
+// What a list leads to when it is run in a process of its own, because a broken invariant aborts.
+struct Ran {
+  std::vector<std::string> answers;  // up to the one that went wrong
+  std::string problem;               // empty when all was well
+};
+Ran RunCommands(const std::vector<std::string>& commands);
+// The shortest list found that still fails: a prefix, then without the commands, then without the words that it does not need.
 std::vector<std::string> Shrink(std::vector<std::string> commands);
+// The list with its answers, as a file of tests/golden/kv.
+std::string StoryOf(const std::vector<std::string>& commands);
 
 }  // namespace meshnet::kv
