@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the lines of README's section "Two machines" as they stand: hub, a and b are network namespaces joined by a bridge, mutual TLS on.
+"""Runs the lines of README's section "Two machines" as they stand: hub, a and b are network namespaces joined by a bridge, mutual TLS on. Then what
+must not work does not, and a worker that comes back at another address is found by its name.
 
 two_machines_test.py BUILD_BIN TINY_MODEL_WRITER. Exit 77 (skipped) without the right to make network namespaces."""
 import contextlib
@@ -48,9 +49,14 @@ class Network:
             self.run(switch, "ip", "link", "set", f"p{number}", "master", "br0", "up")
             self.run(name, "ip", "address", "add", f"{address}/24", "dev", "eth0")
             self.run(name, "ip", "link", "set", "eth0", "up")
-            hosts = pathlib.Path("/etc/netns") / name
-            hosts.mkdir(parents=True)
-            (hosts / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{ip} {host}\n" for host, ip in MACHINES.items()))
+            (pathlib.Path("/etc/netns") / name).mkdir(parents=True)
+        self.name_machines(MACHINES)
+
+    def name_machines(self, addresses):
+        """What every machine's hosts file says; running programs see the change, since the file is written in place."""
+        for machine in MACHINES:
+            hosts = pathlib.Path("/etc/netns") / f"{TAG}-{machine}" / "hosts"
+            hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{ip} {host}\n" for host, ip in addresses.items()))
 
     def add(self, machine):
         name = f"{TAG}-{machine}"
@@ -89,6 +95,90 @@ def wait_for(claim, what, seconds=60):
         time.sleep(0.05)
 
 
+class Machines:
+    """The three machines' folders, and commands on them as README writes them."""
+
+    def __init__(self, folder, build):
+        self.home = {machine: folder / machine for machine in MACHINES}
+        for path in self.home.values():
+            path.mkdir()
+        self.environment = dict(os.environ, PATH=f"{build}:{os.environ['PATH']}", XDG_CACHE_HOME=str(folder / "cache"))
+        self.running = {}  # by the command's line
+
+    def command(self, machine, line):
+        return ["ip", "netns", "exec", f"{TAG}-{machine}", "sh", "-c", f"exec {line}"]
+
+    def start(self, machine, line):
+        self.running[line] = subprocess.Popen(self.command(machine, line), cwd=self.home[machine], env=self.environment)
+        return self.running[line]
+
+    def finish(self, machine, line, **more):
+        return subprocess.run(self.command(machine, line), cwd=self.home[machine], env=self.environment, **more)
+
+    def kill(self, line):
+        self.running[line].send_signal(signal.SIGKILL)
+        self.running.pop(line).wait()
+
+    def stop(self):
+        for process in self.running.values():
+            with contextlib.suppress(OSError):
+                process.terminate()
+        for process in self.running.values():
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    def run_readme(self):
+        """The line that started the worker on b."""
+        worker = None
+        for machine, line in readme_lines():
+            print(f"{machine}$ {line}", flush=True)
+            if line.startswith("scp "):
+                *sources, target = line.split()[1:]
+                for source in sources:
+                    shutil.copy(self.home[machine] / source, self.home[target.rstrip(":")])
+            elif re.match(r"meshnet (worker|gateway) ", line):
+                self.start(machine, line)
+                worker = line if machine == "b" else worker
+            else:
+                self.finish(machine, line, check=True)
+        return worker
+
+
+def answer(session):
+    """In a session of its own, so that each is computed in the same steps."""
+    body = json.dumps({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 24, "temperature": 0, "prompt_cache_key": session}).encode()
+    status, text = request("/v1/chat/completions", body)
+    assert status == 200, (status, text)
+    assert json.loads(text)["usage"]["completion_tokens"] > 0, text
+    return json.loads(text)["choices"][0]["message"]["content"].strip()
+
+
+def check_strangers(machines, worker):
+    """b's worker is gone: one with a certificate of another authority takes its place and is not talked to; nor does a worker talk to a stranger."""
+    machines.finish("b", "meshnet certificates -o foreign b", check=True)
+    stranger = machines.start("b", worker.replace("b.pem", "foreign/b.pem").replace("b.key", "foreign/b.key"))
+    wait_for(lambda: "was not issued by tls/ca.pem" in request("/readyz")[1], "readiness names the foreign certificate")
+    assert stranger.poll() is None and request("/readyz")[0] == 503
+    machines.kill(next(line for line, process in machines.running.items() if process is stranger))
+    for flags, says in (("--insecure", "needs --tls-cert"),
+                        ("--tls-cert foreign/b.pem --tls-key foreign/b.key --tls-ca ca.pem", "does not accept our certificate")):
+        gateway = machines.finish("b", f"meshnet gateway --route a:7070 --vocab tail.gguf --listen 127.0.0.1:0 --connect-timeout 2 {flags}",
+                                  capture_output=True, text=True)
+        assert gateway.returncode == 4 and says in gateway.stderr, (flags, gateway.returncode, gateway.stderr)
+
+
+def check_moved_worker(machines, network, worker):
+    """b comes back at another address: the name is looked up again."""
+    b = f"{TAG}-b"
+    network.run(b, "ip", "address", "del", f"{MACHINES['b']}/24", "dev", "eth0")
+    network.run(b, "ip", "address", "add", "10.77.0.4/24", "dev", "eth0")
+    network.name_machines(dict(MACHINES, b="10.77.0.4"))
+    machines.start("b", worker)
+    wait_for(lambda: request("/readyz")[0] == 200, "the worker is found at its new address")
+
+
 def main():
     build, write_tiny = pathlib.Path(sys.argv[1]), sys.argv[2]
     network = Network()
@@ -98,51 +188,26 @@ def main():
         network.down()
         print(f"skipped: cannot make network namespaces here (root and iproute2 are needed): {error}")
         return 77
-    running = []
     folder = tempfile.TemporaryDirectory()
+    machines = Machines(pathlib.Path(folder.name), build)
     try:
-        home = {machine: pathlib.Path(folder.name) / machine for machine in MACHINES}
-        for path in home.values():
-            path.mkdir()
-        subprocess.run([write_tiny, "--layers", "30", str(home["hub"] / "model.gguf")], check=True)
-        environment = dict(os.environ, PATH=f"{build}:{os.environ['PATH']}", XDG_CACHE_HOME=str(pathlib.Path(folder.name) / "cache"))
-        for machine, line in readme_lines():
-            print(f"{machine}$ {line}", flush=True)
-            if line.startswith("scp "):
-                *sources, target = line.split()[1:]
-                for source in sources:
-                    shutil.copy(home[machine] / source, home[target.rstrip(":")])
-                continue
-            command = ["ip", "netns", "exec", f"{TAG}-{machine}", "sh", "-c", f"exec {line}"]
-            if re.match(r"meshnet (worker|gateway) ", line):
-                running.append(subprocess.Popen(command, cwd=home[machine], env=environment))
-            else:
-                subprocess.run(command, cwd=home[machine], env=environment, check=True)
+        subprocess.run([write_tiny, "--layers", "30", str(machines.home["hub"] / "model.gguf")], check=True)
+        worker = machines.run_readme()
         wait_for(lambda: request("/readyz")[0] == 200, "the gateway is ready")
+        first = answer("before")
+        alone = machines.finish("hub", "meshnet run model.gguf --shards 1 -p hello --max-tokens 24 --temp 0", check=True, capture_output=True, text=True).stdout
+        assert first == alone.strip(), (first, alone)
 
-        body = json.dumps({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 24, "temperature": 0}).encode()
-        status, first = request("/v1/chat/completions", body)
-        assert status == 200, (status, first)
-        assert json.loads(first)["usage"]["completion_tokens"] > 0, first
-        alone = subprocess.run([build / "meshnet", "run", "model.gguf", "--shards", "1", "-p", "hello", "--max-tokens", "24", "--temp", "0"],
-                               cwd=home["hub"], env=environment, check=True, capture_output=True, text=True).stdout
-        assert json.loads(first)["choices"][0]["message"]["content"].strip() == alone.strip(), (first, alone)
-
-        # A worker without a certificate of this authority is not talked to, and a stage that is gone turns readiness red.
-        running[1].send_signal(signal.SIGKILL)
+        machines.kill(worker)
         wait_for(lambda: request("/readyz")[0] == 503, "readiness turns red when b is gone")
         assert request("/livez")[0] == 200
-        print("README's lines work")
+        check_strangers(machines, worker)
+        check_moved_worker(machines, network, worker)
+        assert answer("after") == first
+        print("README's lines work; strangers are refused; a worker that moved is found")
         return 0
     finally:
-        for process in running:
-            with contextlib.suppress(OSError):
-                process.terminate()
-        for process in running:
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        machines.stop()
         network.down()
         folder.cleanup()
 
