@@ -11,7 +11,12 @@ namespace {
 
 using nlohmann::json;
 
-std::string MeshnetProgram() { return MESHNET_PROGRAM; }
+std::vector<std::string> CommandOf(const std::vector<std::string>& arguments, const StartOptions& options) {
+  std::vector<std::string> command = options.wrapper;
+  command.push_back(MESHNET_PROGRAM);
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
+}
 
 }  // namespace
 
@@ -124,15 +129,11 @@ StartOptions ProcessBed::Options() const {
 }
 
 Finished ProcessBed::Meshnet(const std::vector<std::string>& arguments, const StartOptions& options) {
-  std::vector<std::string> command = {MeshnetProgram()};
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  return RunToEnd(command, options, Path("files"));
+  return RunToEnd(CommandOf(arguments, options), options, Path("files"));
 }
 
 std::unique_ptr<TestProcess> ProcessBed::Start(const std::vector<std::string>& arguments, const StartOptions& options) {
-  std::vector<std::string> command = {MeshnetProgram()};
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  return std::make_unique<TestProcess>(command, options, Path("files"));
+  return std::make_unique<TestProcess>(CommandOf(arguments, options), options, Path("files"));
 }
 
 ProcessBed::Server ProcessBed::Serve(const std::vector<std::string>& arguments, const StartOptions& options) {

@@ -16,6 +16,7 @@ namespace meshnet::process {
 bool Eventually(const std::function<bool()>& claim, std::chrono::milliseconds limit = std::chrono::seconds(60));
 
 struct StartOptions {
+  std::vector<std::string> wrapper;  // words in front of the command, of something that ends in running it
   std::map<std::string, std::string> environment;  // added to ours, whose MESHNET_* are left out
   std::vector<std::string> unset;
   std::string folder;     // working folder; empty: ours
