@@ -321,9 +321,11 @@ void AddSteps(const KvModel::Session& session, Menu& menu) {
 Menu MenuOf(const KvModel& model) {
   Menu menu;
   std::array<uint64_t, 3> fence = {0, 0, 0};
+  std::array<bool, 3> live = {};
   for (const KvModel::Tombstone& tombstone : model.tombstones()) fence[tombstone.session.bytes[0]] = tombstone.fence.value;
   for (const KvModel::Session& session : model.live()) {
     fence[session.key.session.bytes[0]] = session.key.epoch.value;
+    live[session.key.session.bytes[0]] = true;
     AddSteps(session, menu);
     if (!session.queue.empty() && !session.executing() && !model.closing(session.sequence) && !model.removing(session.sequence)) {
       menu.acts.push_back({.kind = Call::Kind::kStart, .session = session.key.session.bytes[0],
@@ -354,11 +356,12 @@ Menu MenuOf(const KvModel& model) {
     menu.acts.push_back(of(Call::Kind::kCancel, at));
     menu.acts.push_back(of(Call::Kind::kRelease, at));
     menu.probes.push_back(of(Call::Kind::kOpen, at + 1, kTokens + 1));
-    for (int epoch : {at - 1, at + 1}) {
-      menu.probes.push_back(of(Call::Kind::kCancel, epoch));
+    for (int epoch = at - 1; epoch <= at + 1; ++epoch) {
+      if (epoch != at) menu.probes.push_back(of(Call::Kind::kCancel, epoch));
       Call step = of(Call::Kind::kStep, epoch);
       step.step = step.tokens = 1;
-      menu.probes.push_back(step);
+      // A live session may take it.
+      if (epoch != at || !live[s]) menu.probes.push_back(step);
     }
     menu.probes.push_back(of(Call::Kind::kOpen, at - 1, 2));
     menu.probes.push_back(of(Call::Kind::kRelease, at - 1));
