@@ -13,6 +13,7 @@ using std::chrono::seconds;
 
 constexpr Duration kPollInterval = milliseconds(50);   // of the sink's Cancelled
 constexpr Duration kDrainLimit = seconds(30);          // for what still runs when a pass is given up; then only a new epoch helps
+constexpr uint32_t kLateDoublings = 5;                 // an hour, with the default time for a step
 constexpr Duration kRetryAfter = seconds(1);           // told to a caller that found no room, when the stage named no time
 
 }  // namespace
@@ -34,6 +35,7 @@ void DrivenSession::Impl::UpdatePast() { past.store(open ? journal.agreed().valu
 void DrivenSession::Impl::Progress(Run& run, PastLen& seen, PastLen reached) {
   if (reached <= seen) return;
   seen = reached;
+  late = 0;
   run.trouble_since.reset();
   if (reached <= run.furthest) return;
   run.furthest = reached;
@@ -60,12 +62,13 @@ bool DrivenSession::Impl::Pause(Run& run, Duration delay) {
 
 void DrivenSession::Impl::SendStep(StepToSend send) {
   const Time now = clock.Now();
+  const Duration timeout = options.step_timeout * (1 << late);
   // The stage's own deadline comes first, so that a step which waited too long is refused by name instead of lost.
-  send.step.deadline = now + options.step_timeout * 7 / 8;
+  send.step.deadline = now + timeout * 7 / 8;
   auto done = [inbox = inbox, serial = serial, stage = send.stage, ticket = send.ticket, now](Reply<StepResult> reply) {
     inbox->Push({serial, stage, ticket, now, std::move(reply)});
   };
-  view->stages[send.stage].link->Forward(std::move(send.step), now + options.step_timeout, std::move(done));
+  view->stages[send.stage].link->Forward(std::move(send.step), now + timeout, std::move(done));
 }
 
 void DrivenSession::Impl::TakeAnswer(Pass& pass, LinkAnswer answer) {
@@ -135,6 +138,12 @@ void DrivenSession::Impl::EndPass(Pass& pass, bool drain) {
 }
 
 Action DrivenSession::Impl::Judge(Run& run, size_t stage, const Trouble& trouble, Situation situation) {
+  const auto* refusal = std::get_if<Refusal>(&trouble);
+  if (refusal && refusal->reason == Reason::kDeadlineExceeded) {
+    // The stage is busy with others, which is no trouble of the route and must not use up the patience for one.
+    late = std::min(late + 1, kLateDoublings);
+    return Decide(trouble, situation);
+  }
   const Time now = clock.Now();
   if (!run.trouble_since) run.trouble_since = now;
   situation.count = run.troubles.Add(stage, trouble);

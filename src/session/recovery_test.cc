@@ -72,7 +72,7 @@ const Row kRows[] = {
     {Reason::kExecFailed, kNone, Move::kResendSame, Move::kResendSame, Move::kFail, Move::kResendSame},
     {Reason::kPoisoned, kNone, Move::kRepairRoute, Move::kRepairRoute, Move::kFail, Move::kRepairRoute},
     {Reason::kCancelled, kNone, Move::kResendSame, Move::kResendSame, Move::kFail, Move::kResendSame},
-    {Reason::kDeadlineExceeded, kNone, Move::kResendSame, Move::kResendSame, Move::kFail, Move::kResendSame},
+    {Reason::kDeadlineExceeded, kNone, Move::kResendSame, Move::kResendSame, Move::kResendSame, Move::kResendSame},
     {Reason::kProtocolMismatch, kNone, Move::kRepairRoute, Move::kRepairRoute, Move::kFail, Move::kRepairRoute},
 };
 
@@ -119,7 +119,6 @@ TEST(RecoveryTest, EachFailureHasItsKind) {
       {Reason::kPoisoned, kNone, Asked::kStep, 100, Kind::kRouteDown},
       {Reason::kExecFailed, kNone, Asked::kStep, 100, Kind::kInternal},
       {Reason::kStepConflict, kNone, Asked::kStep, 100, Kind::kInternal},
-      {Reason::kDeadlineExceeded, kNone, Asked::kStep, 100, Kind::kRouteDown},
   };
   for (const FailureRow& row : rows) {
     SCOPED_TRACE(std::string(Name(row.reason)) + " " + Name(row.detail));

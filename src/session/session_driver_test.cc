@@ -275,6 +275,26 @@ TEST_F(SessionDriverTest, TheTextIsTheSameWhateverStrikesInThePrefill) {
   }
 }
 
+TEST_F(SessionDriverTest, ALongLineAtAStageIsWaitedFor) {
+  options_.recovery_limit = Duration(0);  // it is no trouble of the route
+  auto session = NewSession();
+  std::vector<Duration> given;
+  for (int i = 0; i < 12; ++i) {
+    tail_.Strike1([&](const Step& step) {
+      given.push_back(*step.deadline - clock_.Now());
+      Refusal refusal;
+      refusal.reason = Reason::kDeadlineExceeded;
+      return std::optional<Reply<StepResult>>(refusal);
+    });
+  }
+  Good(Answer(*session, Prompt(4), 3));
+  EXPECT_EQ(sink_.tokens, Expected(Prompt(4), 3));
+  ASSERT_EQ(given.size(), 12u);
+  EXPECT_GT(given[1], given[0] * 3 / 2);
+  EXPECT_GT(given[11], given[0] * 31);
+  EXPECT_LT(given[11], given[0] * 33);
+}
+
 TEST_F(SessionDriverTest, AReplayCutsWhereTheFirstRunDid) {
   auto session = NewSession();
   Good(Answer(*session, Prompt(12), 3));
