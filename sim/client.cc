@@ -87,11 +87,16 @@ Client::Client(World& world, Gateway& gateway, Gateway::Door door, ClientKind ki
   owner_ = "owner" + std::to_string(world.random.Below(world.swarm.owners));
 }
 
-Client::Client(World& world, Gateway& gateway, Gateway::Door door, const SessionId& session)
-    : Client(world, gateway, door, ClientKind::kTakesOver) {
+Client::Client(World& world, Gateway& gateway, Gateway::Door door, ClientKind kind, const SessionId& session)
+    : Client(world, gateway, door, kind) {
   taken_ = session;
-  owner_ = world.random.Coin() ? "owner of the taken" : owner_;
-  generation_ = ++world.takeovers[session];
+  if (kind == ClientKind::kCollides) {
+    world.collided.insert(session);
+    owner_ = world.salts[session];
+  } else {
+    owner_ = world.random.Coin() ? "owner of the taken" : owner_;
+    generation_ = ++world.takeovers[session];
+  }
   world.Note({What::kTakesOver, place_, {}, {session, Epoch(0)}, generation_});
 }
 
@@ -107,7 +112,8 @@ void Client::Live() {
     const bool last = world_.healed;
     const bool answered = AskOnce();
     if (answered && last) break;
-    if (kind_ == ClientKind::kTakesOver && (!session_ || (answered && ++answers == kTakenAnswersMax))) break;
+    const bool visits = kind_ == ClientKind::kTakesOver || kind_ == ClientKind::kCollides;
+    if (visits && (!session_ || (answered && ++answers == kTakenAnswersMax))) break;
   }
   LeaveSession();
   world_.Note({What::kLeaves, place_});
@@ -184,17 +190,24 @@ bool Client::AskPool(const Question& question, Listener& listener) {
 bool Client::AskOwn(const Question& question, Listener& listener) {
   if (!session_) {
     DriverOptions options = world_.swarm.driver;
-    options.name = [this] {
-      if (kind_ != ClientKind::kTakesOver) return gateway_.NameSession();
-      // Far above what its driver can have come to, as if another gateway had been told so.
-      return SessionKey{taken_, Epoch(uint64_t{100000} * generation_)};
-    };
+    options.name = [this] { return NameSession(); };
     session_ = std::make_unique<DrivenSession>(door_.route, gateway_.time(), options, owner_);
   }
   auto result = session_->Answer(question.request, listener);
   const bool answered = Judge(question, listener, *session_, std::move(result));
   if (session_->ended() || world_.random.Chance(world_.swarm.habits.leave)) LeaveSession();
   return answered;
+}
+
+SessionKey Client::NameSession() {
+  if (kind_ == ClientKind::kTakesOver) {
+    // Far above what its driver can have come to, as if another gateway had been told so.
+    return {taken_, Epoch(uint64_t{100000} * generation_)};
+  }
+  if (kind_ == ClientKind::kCollides) return {taken_, Epoch(std::max<uint64_t>(world_.epochs[taken_].value, 1) - 1)};
+  const SessionKey name = gateway_.NameSession();
+  world_.salts[name.session] = owner_;
+  return name;
 }
 
 // Politely, or without a word: then the stages find out by TTL.
@@ -264,6 +277,7 @@ void Client::JudgeFailure(const Question& question, const Listener& listener, Dr
       wrong("although nothing is wrong with it");
       break;
     case AnswerFailure::Kind::kInternal:
+      if (world_.collided.contains(session.id())) break;
       if (!session.ended()) {
         const bool may_fail = !world_.swarm.link.order_kept || world_.swarm.chaos.engine_fault > 0;
         if (!may_fail || settled) wrong("although nobody took the session over");

@@ -18,14 +18,15 @@ namespace meshnet::sim {
 enum class ClientKind {
   kPool,       // leases from the gateway's pool
   kOwn,        // drives sessions of its own
-  kTakesOver,  // drives one session that another driver has
+  kTakesOver,  // drives one session that another driver has, at a higher epoch
+  kCollides,   // … at the same epoch
 };
 
 class Client {
  public:
   Client(World& world, Gateway& gateway, Gateway::Door door, ClientKind kind);
-  // One that takes over `session`.
-  Client(World& world, Gateway& gateway, Gateway::Door door, const SessionId& session);
+  // One that drives `session` beside or instead of another.
+  Client(World& world, Gateway& gateway, Gateway::Door door, ClientKind kind, const SessionId& session);
 
   // Until the world is healed and it got an answer in it, or the gateway is dead. On a fiber.
   void Live();
@@ -47,6 +48,7 @@ class Client {
   bool Judge(const Question& question, const Listener& listener, DrivenSession& session, std::variant<AnswerReport, AnswerFailure> result);
   bool JudgeReport(const Question& question, const Listener& listener, const AnswerReport& report);
   void JudgeFailure(const Question& question, const Listener& listener, DrivenSession& session, const AnswerFailure& failure);
+  SessionKey NameSession();
   void LeaveSession();
   void Complain(const std::string& what);
 
@@ -57,7 +59,7 @@ class Client {
   const Place place_;
   std::string owner_;
   std::unique_ptr<DrivenSession> session_;   // of its own
-  SessionId taken_{};                        // kTakesOver: which
+  SessionId taken_{};                        // kTakesOver, kCollides: which
   uint32_t generation_ = 0;                  // how often the session had been taken over when this client came to it
   std::vector<Token> talk_;                  // the last prompt and what was told
 };

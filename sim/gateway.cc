@@ -59,7 +59,8 @@ void Gateway::Live() {
     for (uint32_t i = 0; i < world_.swarm.own_clients; ++i) add(std::make_unique<Client>(world_, *this, door, ClientKind::kOwn));
     while (!world_.healed && !dead_) {
       time_.Sleep(milliseconds(200));
-      for (const SessionId& session : std::exchange(wanted_, {})) add(std::make_unique<Client>(world_, *this, door, session));
+      for (const SessionId& session : std::exchange(to_take_over_, {})) add(std::make_unique<Client>(world_, *this, door, ClientKind::kTakesOver, session));
+      for (const SessionId& session : std::exchange(to_collide_, {})) add(std::make_unique<Client>(world_, *this, door, ClientKind::kCollides, session));
     }
     lives.clear();
     pool.Stop(seconds(5));
@@ -77,7 +78,5 @@ void Gateway::Pause(Duration duration) {
   world_.Note({What::kPauses, place(), {}, {}, static_cast<uint64_t>(std::chrono::duration_cast<microseconds>(duration).count())});
   time_.PauseUntil(world_.loop.now() + duration);
 }
-
-void Gateway::TakeOver(const SessionId& session) { wanted_.push_back(session); }
 
 }  // namespace meshnet::sim

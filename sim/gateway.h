@@ -30,8 +30,9 @@ class Gateway {
   // It says nothing more; its clients are gone with it.
   void Die();
   void Pause(Duration duration);
-  // A client of this gateway opens a session that another drives, at a higher epoch.
-  void TakeOver(const SessionId& session);
+  // A client of this gateway opens a session that another drives, at a higher epoch; or at the same.
+  void TakeOver(const SessionId& session) { to_take_over_.push_back(session); }
+  void Collide(const SessionId& session) { to_collide_.push_back(session); }
 
   bool dead() const { return dead_; }
   // All clients got what they wanted and have gone; nothing of it runs any more.
@@ -52,7 +53,8 @@ class Gateway {
   std::vector<std::unique_ptr<Link>> links_;
   bool dead_ = false;
   bool done_ = false;
-  std::vector<SessionId> wanted_;   // to be taken over
+  std::vector<SessionId> to_take_over_;
+  std::vector<SessionId> to_collide_;
   std::unique_ptr<Waiting::Background> life_;
 };
 

@@ -157,6 +157,7 @@ void Link::Answer(uint64_t call, Lane lane, Reply<T> reply, Trace::Event (*descr
     event.what = What::kRefused;
     event.a = static_cast<uint64_t>(refusal->reason);
     event.b = static_cast<uint64_t>(refusal->detail);
+    world_.checker.Mark(std::string("refused ") + Name(refusal->reason) + " " + Name(refusal->detail));
     reply = ThroughWire(*refusal);
   } else if (const auto* value = std::get_if<T>(&reply)) {
     event = describe(*value);
@@ -184,9 +185,6 @@ void Link::Deliver(uint64_t call, Reply<T> reply, Trace::Event event) {
   if (entry.empty()) return;
   world_.loop.Cancel(entry.mapped()->timer);
   world_.Note(event);
-  if (const auto* refusal = std::get_if<Refusal>(&reply)) {
-    world_.checker.Mark(std::string("refused ") + Name(refusal->reason) + " " + Name(refusal->detail));
-  }
   static_cast<CallOf<T>&>(*entry.mapped()).done(std::move(reply));
 }
 
@@ -224,13 +222,16 @@ void Link::Open(OpenRequest request, Time deadline, Done<OpenReply> done) {
   Trace::Event event = EventOf(What::kOpen);
   event.key = request.key;
   event.a = request.reserve_tokens;
+  Epoch& newest = world_.epochs[request.key.session];
+  newest = std::max(newest, request.key.epoch);
   const uint64_t call = Register<OpenReply>(deadline, std::move(done), Lane::kUnary);
   Send(Lane::kUnary, call, event, [this, call, wire = ToProto(request)] {
     std::variant<OpenRequest, Refusal> read = ValidateOpen(wire);
     MESHNET_CHECK(std::holds_alternative<OpenRequest>(read));
-    const auto ask = [open = std::get<OpenRequest>(read)](ShardCore& core) -> Reply<OpenReply> {
+    const auto ask = [this, open = std::get<OpenRequest>(read)](ShardCore& core) -> Reply<OpenReply> {
       std::variant<OpenReply, Refusal> reply = core.Open(open);
       if (auto* refusal = std::get_if<Refusal>(&reply)) return std::move(*refusal);
+      worker_.audit().OnOpen(open.key, worker_.time().Now());
       Result<OpenReply> through = ValidateOpenReply(ToProto(std::get<OpenReply>(reply)));
       MESHNET_CHECK(through.ok());
       return std::move(through).value();
@@ -271,6 +272,7 @@ void Link::Forward(Step step, Time deadline, Done<StepResult> done) {
   event.b = step.start.value;
   event.c = step.tokens.size();
   const uint64_t call = Register<StepResult>(deadline, std::move(done), Lane::kStream);
+  step_keys_[call] = step.key;
   auto wire = std::make_shared<const pb::Step>(ToProto(step, call, caller_.Now()));  // shared by the times it arrives
   Send(Lane::kStream, call, event, [this, call, wire, stream = stream_] {
     if (!worker_.alive()) return FailLater(call, "nobody listens there");
@@ -283,8 +285,12 @@ void Link::Forward(Step step, Time deadline, Done<StepResult> done) {
 }
 
 void Link::AnswerSteps(uint64_t stream, std::vector<StepAnswer> answers) {
-  if (stream != stream_->number()) return;  // it is broken
+  const bool broken = stream != stream_->number();
   for (StepAnswer& answer : answers) {
+    if (const auto* recorded = std::get_if<RecordedResult>(&answer.outcome)) {
+      worker_.audit().OnResult(step_keys_.at(answer.request_id), *recorded, worker_.time().Now());
+    }
+    if (broken) continue;
     if (auto* refusal = std::get_if<Refusal>(&answer.outcome)) {
       Answer<StepResult>(answer.request_id, Lane::kStream, std::move(*refusal), &Computed);
       continue;

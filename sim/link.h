@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "meshnet/shard/v1/shard.pb.h"
@@ -90,6 +91,7 @@ class Link : public ShardLink {
   Worker& worker_;
   std::map<uint64_t, std::unique_ptr<Call>> calls_;
   uint64_t next_call_ = 1;
+  std::unordered_map<uint64_t, SessionKey> step_keys_;  // by call, of all that were sent
   uint64_t streams_ = 0;
   std::shared_ptr<Stream> stream_;  // shared with the core, which answers to it
   Time requests_cut_until_{}, replies_cut_until_{};

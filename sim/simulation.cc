@@ -108,6 +108,10 @@ void Simulation::StrikeProcess(uint32_t& draw) {
     if (world_.sessions.empty()) return;
     const SessionId session = world_.sessions[random.Below(static_cast<uint32_t>(world_.sessions.size()))];
     AnyGateway().TakeOver(session);
+  } else if (Falls(draw, chaos.collide)) {
+    if (world_.sessions.empty()) return;
+    const SessionId session = world_.sessions[random.Below(static_cast<uint32_t>(world_.sessions.size()))];
+    AnyGateway().Collide(session);
   } else if (Falls(draw, chaos.gateway_death) && gateways_.size() < kGatewaysMax) {
     AnyGateway().Die();
     AddGateway();

@@ -80,7 +80,7 @@ void Worker::InProcess(Time when, std::function<void()> act) {
 
 void Worker::Start() {
   if (process_) return;
-  process_ = std::make_unique<Process>();
+  process_ = std::make_unique<Process>(Audit(world_.checker, "worker " + std::to_string(number_)));
   process_->number = ++processes_;
   ShardDescription& description = process_->description;
   description.state = ShardState::kStarting;

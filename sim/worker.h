@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "audit.h"
 #include "engine/fake_engine.h"
 #include "process_time.h"
 #include "protocol/describe.h"
@@ -47,6 +48,8 @@ class Worker {
   std::optional<Refusal> not_serving() const;
   // Into the mailbox of the process; only while it is alive and not_serving says nothing.
   void Post(Command command);
+  // Of the process that lives; only while it does.
+  Audit& audit() { return process_->audit; }
   // Called with `heard` when a process ended.
   void OnDeath(std::function<void(bool)> hook) { on_death_.push_back(std::move(hook)); }
 
@@ -66,6 +69,8 @@ class Worker {
   };
   class FaultyEngine;
   struct Process {
+    explicit Process(Audit a) : audit(std::move(a)) {}
+    Audit audit;
     uint64_t number = 0;
     ShardDescription description;
     ShardState state = ShardState::kStarting;

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "checker.h"
@@ -25,6 +27,10 @@ struct World {
   Time healed_at{};
   std::vector<SessionId> sessions;            // the newest that were named
   std::map<SessionId, uint32_t> takeovers;    // how often another driver took it over
+  // What a driver that collides with another has to know of the session: the newest epoch that was asked for, and the salt of its digests.
+  std::map<SessionId, Epoch> epochs;
+  std::map<SessionId, std::string> salts;
+  std::set<SessionId> collided;
   uint32_t clients = 0;
   uint64_t tokens_told = 0;
   bool canary = false;                        // engines feed a wrong token now and then
