@@ -210,11 +210,27 @@ def openai_seeds():
     return files
 
 
+# ---- command lists
+
+
+def kv_seeds():
+    """Where one byte leads depends on all before it, so these are only starting points: numbers of a fixed generator."""
+    files = {"empty": b""}
+    for seed in range(8):
+        state, values = seed * 2654435761 + 1, bytearray()
+        for _ in range(400):
+            state = (state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
+            values.append(state >> 56)
+        files[f"list_{seed}"] = bytes(values)
+    return files
+
+
 def main():
     write("gguf_header", gguf_seeds())
     write("shard_step", shard_step_seeds())
     write("shard_reply", shard_reply_seeds())
     write("openai_body", openai_seeds())
+    write("kv_commands", kv_seeds())
     write("canary", {"near_miss": b"BOOL"})
 
 
