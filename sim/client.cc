@@ -264,6 +264,8 @@ void Client::JudgeFailure(const Question& question, const Listener& listener, Dr
   const auto wrong = [&](const std::string& why) {
     Complain("after " + std::to_string(listener.told()) + " tokens an answer failed (" + Name(failure.kind) + ") " + why + ": " + failure.message);
   };
+  // Two drivers of one session and epoch see each other's steps, and think what they like of them.
+  if (world_.collided.contains(session.id()) && failure.kind != AnswerFailure::Kind::kContextExceeded) return;
   switch (failure.kind) {
     case AnswerFailure::Kind::kContextExceeded:
       if (!question.too_long) wrong("although the prompt fits");
@@ -277,7 +279,6 @@ void Client::JudgeFailure(const Question& question, const Listener& listener, Dr
       wrong("although nothing is wrong with it");
       break;
     case AnswerFailure::Kind::kInternal:
-      if (world_.collided.contains(session.id())) break;
       if (!session.ended()) {
         const bool may_fail = !world_.swarm.link.order_kept || world_.swarm.chaos.engine_fault > 0;
         if (!may_fail || settled) wrong("although nobody took the session over");

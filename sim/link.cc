@@ -70,12 +70,12 @@ uint64_t Link::Register(Time deadline, Done<T> done, Lane lane) {
   return call;
 }
 
-void Link::Send(Lane lane, uint64_t call, Trace::Event event, std::function<void()> arrive) {
+void Link::Send(Lane lane, uint64_t call, Sent sent) {
   if (severed_) return FailLater(call, "the gateway is dead");
   const LinkTrouble& trouble = world_.swarm.link;
   Random& random = world_.random;
   const Time now = world_.loop.now();
-  Sent sent{event, std::move(arrive)};
+  Trace::Event event = sent.event;
   if (event.what != What::kDescribe) {
     if (old_.size() < kOldMax) old_.emplace_back();
     old_[old_next_++ % kOldMax] = sent;
@@ -210,12 +210,13 @@ void Link::FailAll(bool only_stream, const char* why) {
 
 void Link::Describe(Time deadline, Done<ShardDescription> done) {
   const uint64_t call = Register<ShardDescription>(deadline, std::move(done), Lane::kUnary);
-  Send(Lane::kUnary, call, EventOf(What::kDescribe), [this, call] {
+  const auto arrive = [this, call] {
     if (!worker_.alive()) return FailLater(call, "nobody listens there");
     Result<ShardDescription> read = ValidateDescription(ToProto(worker_.description()));
     if (!read.ok()) return world_.checker.Fail("a description does not come through the wire: " + read.status().message());
     Answer<ShardDescription>(call, Lane::kUnary, std::move(read).value(), &Described);
-  });
+  };
+  Send(Lane::kUnary, call, {EventOf(What::kDescribe), arrive, nullptr});
 }
 
 void Link::Open(OpenRequest request, Time deadline, Done<OpenReply> done) {
@@ -225,7 +226,8 @@ void Link::Open(OpenRequest request, Time deadline, Done<OpenReply> done) {
   Epoch& newest = world_.epochs[request.key.session];
   newest = std::max(newest, request.key.epoch);
   const uint64_t call = Register<OpenReply>(deadline, std::move(done), Lane::kUnary);
-  Send(Lane::kUnary, call, event, [this, call, wire = ToProto(request)] {
+  world_.prefixes.Begin(request.key.session, request.cache_salt);
+  const auto arrive = [this, call, wire = ToProto(request)] {
     std::variant<OpenRequest, Refusal> read = ValidateOpen(wire);
     MESHNET_CHECK(std::holds_alternative<OpenRequest>(read));
     const auto ask = [this, open = std::get<OpenRequest>(read)](ShardCore& core) -> Reply<OpenReply> {
@@ -237,32 +239,36 @@ void Link::Open(OpenRequest request, Time deadline, Done<OpenReply> done) {
       return std::move(through).value();
     };
     Ask<OpenReply>(call, ask, &Opened);
-  });
+  };
+  Send(Lane::kUnary, call, {event, arrive, nullptr});
 }
 
 void Link::Release(SessionKey key, Time deadline, Done<ReleaseOutcome> done) {
   Trace::Event event = EventOf(What::kRelease);
   event.key = key;
   const uint64_t call = Register<ReleaseOutcome>(deadline, std::move(done), Lane::kUnary);
-  Send(Lane::kUnary, call, event, [this, call, key] {
-    Ask<ReleaseOutcome>(call, [key](ShardCore& core) -> Reply<ReleaseOutcome> { return core.Release(key); }, &Released);
-  });
+  const auto ask = [this, key](ShardCore& core) -> Reply<ReleaseOutcome> {
+    const ReleaseOutcome outcome = core.Release(key);
+    worker_.audit().OnRelease(key, outcome, worker_.time().Now());
+    return outcome;
+  };
+  Send(Lane::kUnary, call, {event, [this, call, ask] { Ask<ReleaseOutcome>(call, ask, &Released); }, nullptr});
 }
 
 void Link::Stats(Time deadline, Done<ShardStats> done) {
   const uint64_t call = Register<ShardStats>(deadline, std::move(done), Lane::kUnary);
-  Send(Lane::kUnary, call, EventOf(What::kDescribe), [this, call] {
-    Ask<ShardStats>(call, [](ShardCore& core) -> Reply<ShardStats> { return core.Stats(); }, &Counted);
-  });
+  const auto ask = [](ShardCore& core) -> Reply<ShardStats> { return core.Stats(); };
+  Send(Lane::kUnary, call, {EventOf(What::kDescribe), [this, call, ask] { Ask<ShardStats>(call, ask, &Counted); }, nullptr});
 }
 
 void Link::Drain(Time deadline, Done<ShardState> done) {
   const uint64_t call = Register<ShardState>(deadline, std::move(done), Lane::kUnary);
-  Send(Lane::kUnary, call, EventOf(What::kDrain), [this, call] {
+  const auto arrive = [this, call] {
     if (!worker_.alive()) return FailLater(call, "nobody listens there");
     worker_.BeginDrain();
     Answer<ShardState>(call, Lane::kUnary, ShardState::kDraining, &Drained);
-  });
+  };
+  Send(Lane::kUnary, call, {EventOf(What::kDrain), arrive, nullptr});
 }
 
 void Link::Forward(Step step, Time deadline, Done<StepResult> done) {
@@ -271,44 +277,103 @@ void Link::Forward(Step step, Time deadline, Done<StepResult> done) {
   event.a = step.seq.value;
   event.b = step.start.value;
   event.c = step.tokens.size();
+  StepSeq& newest = newest_[step.key];
+  newest = std::max(newest, step.seq);
   const uint64_t call = Register<StepResult>(deadline, std::move(done), Lane::kStream);
-  step_keys_[call] = step.key;
-  auto wire = std::make_shared<const pb::Step>(ToProto(step, call, caller_.Now()));  // shared by the times it arrives
-  Send(Lane::kStream, call, event, [this, call, wire, stream = stream_] {
-    if (!worker_.alive()) return FailLater(call, "nobody listens there");
-    if (std::optional<Refusal> refusal = worker_.not_serving()) return Answer<StepResult>(call, Lane::kStream, std::move(*refusal), &Computed);
-    std::variant<IncomingStep, Refusal> read = ValidateStep(*wire, ShapeOf(worker_.description()), worker_.time().Now());
-    if (auto* refusal = std::get_if<Refusal>(&read)) return Answer<StepResult>(call, Lane::kStream, std::move(*refusal), &Computed);
-    auto submitted = std::make_shared<SubmittedStep>(SubmittedStep{call, std::move(std::get<IncomingStep>(read))});
-    worker_.Post([stream, submitted](ShardCore& core) { core.Submit(std::move(*submitted), stream); });
+  const auto wire = std::make_shared<const pb::Step>(ToProto(step, call, caller_.Now()));
+  const auto arrive = [this, call, wire, sent = NoteSent(step, world_.prefixes), stream = stream_] { ArriveStep(call, wire, sent, stream); };
+  Send(Lane::kStream, call, {event, arrive, wire});
+}
+
+void Link::ArriveStep(uint64_t call, const std::shared_ptr<const pb::Step>& wire, const SentStep& step, const std::shared_ptr<Stream>& stream) {
+  if (!worker_.alive()) return FailLater(call, "nobody listens there");
+  if (std::optional<Refusal> refusal = worker_.not_serving()) return Answer<StepResult>(call, Lane::kStream, std::move(*refusal), &Computed);
+  std::variant<IncomingStep, Refusal> read = ValidateStep(*wire, ShapeOf(worker_.description()), worker_.time().Now());
+  if (auto* refusal = std::get_if<Refusal>(&read)) return Answer<StepResult>(call, Lane::kStream, std::move(*refusal), &Computed);
+  Submit(call, std::move(std::get<IncomingStep>(read)), step, stream);
+}
+
+// Each arrival is answered by itself, also when one message comes twice.
+void Link::Submit(uint64_t call, IncomingStep incoming, const SentStep& step, const std::shared_ptr<Stream>& stream) {
+  const uint64_t arrival = next_arrival_++;
+  arrivals_[arrival] = {call, stream->number(), step};
+  auto submitted = std::make_shared<SubmittedStep>(SubmittedStep{arrival, std::move(incoming)});  // a step moves, and functions want to be copied
+  worker_.Post([this, arrival, stream, submitted](ShardCore& core) {
+    worker_.audit().OnSubmit(arrivals_.at(arrival).step, worker_.time().Now());
+    core.Submit(std::move(*submitted), stream);
   });
 }
 
 void Link::AnswerSteps(uint64_t stream, std::vector<StepAnswer> answers) {
-  const bool broken = stream != stream_->number();
   for (StepAnswer& answer : answers) {
-    if (const auto* recorded = std::get_if<RecordedResult>(&answer.outcome)) {
-      worker_.audit().OnResult(step_keys_.at(answer.request_id), *recorded, worker_.time().Now());
-    }
-    if (broken) continue;
+    const Arrival arrival = std::move(arrivals_.extract(answer.request_id).mapped());
+    worker_.audit().OnAnswer(arrival.step, answer, worker_.time().Now());
+    if (stream != stream_->number()) continue;  // it is broken
     if (auto* refusal = std::get_if<Refusal>(&answer.outcome)) {
-      Answer<StepResult>(answer.request_id, Lane::kStream, std::move(*refusal), &Computed);
+      Answer<StepResult>(arrival.call, Lane::kStream, std::move(*refusal), &Computed);
       continue;
     }
     const RecordedResult& recorded = std::get<RecordedResult>(answer.outcome);
     Result<StepResult> read = ValidateStepResult(ToProto(*recorded.result, recorded.replayed));
     if (!read.ok()) return world_.checker.Fail("a result does not come through the wire: " + read.status().message());
     if (recorded.replayed) world_.checker.Mark("replayed");
-    Answer<StepResult>(answer.request_id, Lane::kStream, std::move(read).value(), &Computed);
+    Answer<StepResult>(arrival.call, Lane::kStream, std::move(read).value(), &Computed);
+  }
+}
+
+void Link::Forge() {
+  std::vector<const Sent*> steps;
+  for (const Sent& sent : old_) {
+    if (sent.step != nullptr) steps.push_back(&sent);
+  }
+  if (steps.empty() || !worker_.alive() || worker_.not_serving()) return;
+  const Sent& sent = *steps[world_.random.Below(static_cast<uint32_t>(steps.size()))];
+  std::variant<IncomingStep, Refusal> read = ValidateStep(*sent.step, ShapeOf(worker_.description()), worker_.time().Now());
+  if (!std::holds_alternative<IncomingStep>(read)) return;
+  IncomingStep incoming = std::move(std::get<IncomingStep>(read));
+  Alter(incoming.step);
+  SentStep forged = NoteSent(incoming.step, world_.prefixes);
+  forged.forged = !forged.digest;
+  world_.collided.insert(forged.key.session);
+  Trace::Event event = sent.event;
+  event.what = What::kForged;
+  event.key = forged.key;
+  event.a = forged.seq.value;
+  event.b = incoming.step.start.value;
+  world_.Note(event);
+  Submit(0, std::move(incoming), forged, stream_);
+}
+
+// Mostly the number that comes next, so that it gets past the first checks, and then one or two other things.
+void Link::Alter(Step& step) {
+  Random& random = world_.random;
+  if (const auto newest = newest_.find(step.key); newest != newest_.end() && random.Chance(700)) step.seq = newest->second.Next();
+  for (uint32_t changes = random.Between(0, 2); changes > 0; --changes) {
+    switch (random.Below(7)) {
+      case 0: step.seq = StepSeq(step.seq.value + random.Below(3) + 1); break;
+      case 1: step.start = PastLen(step.start.value + 1); break;
+      case 2: step.start = PastLen(step.start.value - (step.start.value > 0 ? 1 : 0)); break;
+      case 3: step.key.epoch = Epoch(std::max<uint64_t>(1, step.key.epoch.value + random.Below(3) - 1)); break;
+      case 4: step.incarnation.bytes[0] ^= 1; break;
+      case 5: step.prefix_digest.bytes[0] ^= 1; break;
+      default: step.tokens.front() = step.tokens.front() == 0 ? 1 : 0; break;
+    }
+  }
+}
+
+void Link::CheckAnswered() {
+  for (const auto& [number, arrival] : arrivals_) {
+    if (arrival.stream == stream_->number()) world_.checker.Fail("a step of session " + IdPrefix(arrival.step.key.session) + " was never answered");
   }
 }
 
 void Link::Cancel(SessionKey key) {
   Trace::Event event = EventOf(What::kCancel);
   event.key = key;
-  Send(Lane::kStream, 0, event, [this, key] {
+  const auto arrive = [this, key] {
     if (worker_.alive() && !worker_.not_serving()) worker_.Post([key](ShardCore& core) { core.Cancel(key); });
-  });
+  };
+  Send(Lane::kStream, 0, {event, arrive, nullptr});
 }
 
 void Link::Cut(bool requests, bool replies, Duration duration) {
@@ -335,6 +400,7 @@ void Link::BreakStream() {
 
 void Link::PeerDied(bool heard) {
   if (heard) FailAll(false, "the connection was reset");
+  arrivals_.clear();
   NewStream();
 }
 

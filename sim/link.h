@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "meshnet/shard/v1/shard.pb.h"
@@ -39,6 +38,10 @@ class Link : public ShardLink {
   void Sever();
   // Something that was sent before arrives once more.
   void ReplayOld();
+  // A step that was sent before arrives with another number, place, epoch, process, prefix or content.
+  void Forge();
+  // Every step that reached the core was answered.
+  void CheckAnswered();
   void Heal();
 
  private:
@@ -59,11 +62,21 @@ class Link : public ShardLink {
   struct Sent {
     Trace::Event event;
     std::function<void()> arrive;
+    std::shared_ptr<const shard::v1::Step> step;  // shared by the times it arrives; null: something else
+  };
+  // A step at the core, until it is answered.
+  struct Arrival {
+    uint64_t call = 0;  // 0: nobody waits for it
+    uint64_t stream = 0;
+    SentStep step;
   };
 
   template <typename T>
   uint64_t Register(Time deadline, Done<T> done, Lane lane);
-  void Send(Lane lane, uint64_t call, Trace::Event event, std::function<void()> arrive);
+  void Send(Lane lane, uint64_t call, Sent sent);
+  void ArriveStep(uint64_t call, const std::shared_ptr<const shard::v1::Step>& wire, const SentStep& step, const std::shared_ptr<Stream>& stream);
+  void Submit(uint64_t call, IncomingStep incoming, const SentStep& step, const std::shared_ptr<Stream>& stream);
+  void Alter(Step& step);
   // One arrival at the worker's address.
   void Arrive(Time when, const Sent& sent);
   // A unary call on a shard that serves. `ask` makes the reply on the worker's side.
@@ -91,7 +104,9 @@ class Link : public ShardLink {
   Worker& worker_;
   std::map<uint64_t, std::unique_ptr<Call>> calls_;
   uint64_t next_call_ = 1;
-  std::unordered_map<uint64_t, SessionKey> step_keys_;  // by call, of all that were sent
+  std::map<uint64_t, Arrival> arrivals_;
+  uint64_t next_arrival_ = 1;
+  std::map<SessionKey, StepSeq> newest_;  // step of each session
   uint64_t streams_ = 0;
   std::shared_ptr<Stream> stream_;  // shared with the core, which answers to it
   Time requests_cut_until_{}, replies_cut_until_{};

@@ -75,6 +75,8 @@ void Simulation::StrikeNetwork(uint32_t& draw) {
     // Also from gateways that are dead by now.
     Gateway& gateway = *gateways_[random.Below(static_cast<uint32_t>(gateways_.size()))];
     gateway.link(random.Below(static_cast<uint32_t>(workers_.size()))).ReplayOld();
+  } else if (Falls(draw, chaos.forge)) {
+    AnyLink().Forge();
   } else if (Falls(draw, chaos.engine_fault)) {
     Worker& worker = AnyWorker();
     worker.Inject(random.Below(Worker::kEngineFaults));
@@ -164,6 +166,9 @@ bool Simulation::Run() {
   RunUntilFinished();
   for (const auto& worker : workers_) {
     if (!world_.checker.failed()) worker->CheckEmpty();
+  }
+  for (const auto& gateway : gateways_) {
+    for (size_t stage = 0; stage < workers_.size(); ++stage) gateway->link(stage).CheckAnswered();
   }
   return !world_.checker.failed();
 }

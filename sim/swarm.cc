@@ -92,6 +92,7 @@ ChaosWeights DrawChaos(Random& random) {
   chaos.zombie = Rate(random, 10);
   chaos.take_over = Rate(random, 3);
   chaos.collide = random.Chance(200) ? random.Between(1, 3) : 0;
+  chaos.forge = random.Chance(200) ? random.Between(1, 20) : 0;
   chaos.gateway_death = random.Chance(250) ? 1 : 0;
   return chaos;
 }
@@ -162,7 +163,7 @@ std::string Text(const Swarm& swarm) {
   text += "chaos every " + number(swarm.events_between_chaos) + " events: cut " + number(chaos.cut) + " stream " + number(chaos.break_stream) +
           " crash " + number(chaos.crash) + " pause " + number(chaos.pause_worker) + "/" + number(chaos.pause_gateway) + " jump " +
           number(chaos.jump_clock) + " drain " + number(chaos.drain) + " engine " + number(chaos.engine_fault) + " zombie " +
-          number(chaos.zombie) + " takeover " + number(chaos.take_over) + " collision " + number(chaos.collide) + " death " + number(chaos.gateway_death) + "\n";
+          number(chaos.zombie) + " forge " + number(chaos.forge) + " takeover " + number(chaos.take_over) + " collision " + number(chaos.collide) + " death " + number(chaos.gateway_death) + "\n";
   const ClientHabits& habits = swarm.habits;
   text += "clients: prompt " + number(habits.prompt_max) + ", answer " + number(habits.answer_max) + ", think " + ms(habits.think_max) +
           ", cancel " + number(habits.cancel) + ", stop " + number(habits.stop) + ", leave " + number(habits.leave) + ", continue " +

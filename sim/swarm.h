@@ -54,12 +54,13 @@ struct ChaosWeights {
   uint32_t drain = 0;
   uint32_t engine_fault = 0;     // rolled back, lost, not finite, a cut not proven
   uint32_t zombie = 0;           // an old message arrives once more
+  uint32_t forge = 0;            // … with something in it changed
   uint32_t take_over = 0;        // another driver opens a session at a higher epoch: its first one is a zombie from then on
   uint32_t collide = 0;          // another driver opens a session at the same epoch, which nobody may: both may fail, none may tell a wrong token
   uint32_t gateway_death = 0;    // it says nothing more to anybody
 
   uint32_t sum() const {
-    return cut + break_stream + crash + pause_worker + pause_gateway + jump_clock + drain + engine_fault + zombie + take_over + collide +
+    return cut + break_stream + crash + pause_worker + pause_gateway + jump_clock + drain + engine_fault + zombie + forge + take_over + collide +
            gateway_death;
   }
 };

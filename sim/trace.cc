@@ -36,6 +36,7 @@ Words WordsOf(What what) {
     case What::kStuck: return {"stuck", "for-us", nullptr, nullptr};
     case What::kCut: return {"cut", "direction", "for-us", nullptr};
     case What::kZombie: return {"zombie-message", nullptr, nullptr, nullptr};
+    case What::kForged: return {"forged-step", "step", "start", nullptr};
     case What::kRun: return {"engine", "steps", "took-us", nullptr};
     case What::kStarts: return {"starts", "incarnation", nullptr, nullptr};
     case What::kServes: return {"serves", nullptr, nullptr, nullptr};

@@ -17,7 +17,7 @@ enum class What : uint8_t {
   kOpen, kStep, kCancel, kRelease, kDescribe, kDrain, kStreamEnds,
   kOpened, kResult, kRefused, kReleased, kDescribed, kDraining, kFault,
   // What the network does.
-  kLost, kReplyLost, kRepeated, kStuck, kCut, kZombie,
+  kLost, kReplyLost, kRepeated, kStuck, kCut, kZombie, kForged,
   // Processes.
   kRun, kStarts, kServes, kCrashes, kPauses, kClockJumps, kDrainEnds, kEngineFault, kGatewayDies, kHealed,
   // Clients.

@@ -44,11 +44,13 @@ class Worker::FaultyEngine : public FakeEngine {
 
   bool Truncate(SequenceId sequence, PastLen keep) override {
     if (std::exchange(cuts_badly_next, false)) Inject({FakeFault::Kind::kTruncateFails, std::nullopt});
+    // A step that has cut its session before it fails is rolled back to another length than it found.
+    if (std::exchange(fails_after_cut, false)) fails_next = FakeFault::Kind::kRolledBack;
     return FakeEngine::Truncate(sequence, keep);
   }
   void Heal() {
     fails_next.reset();
-    cuts_badly_next = spoils_next = false;
+    cuts_badly_next = spoils_next = fails_after_cut = false;
   }
 
   // The canary: lengths and codes are all right, only one token of the KV is not.
@@ -64,6 +66,7 @@ class Worker::FaultyEngine : public FakeEngine {
   std::optional<FakeFault::Kind> fails_next;
   bool wrong_token_next = false;
   bool cuts_badly_next = false;
+  bool fails_after_cut = false;
   bool spoils_next = false;
 };
 
@@ -80,11 +83,12 @@ void Worker::InProcess(Time when, std::function<void()> act) {
 
 void Worker::Start() {
   if (process_) return;
-  process_ = std::make_unique<Process>(Audit(world_.checker, "worker " + std::to_string(number_)));
+  const Incarnation incarnation = world_.random.Name<Incarnation>();
+  process_ = std::make_unique<Process>(Audit(world_.checker, "worker " + std::to_string(number_), incarnation));
   process_->number = ++processes_;
   ShardDescription& description = process_->description;
   description.state = ShardState::kStarting;
-  description.incarnation = world_.random.Name<Incarnation>();
+  description.incarnation = incarnation;
   description.model_root.bytes.fill(0x5a);
   description.range = shape_.range;
   description.layer_count = world_.swarm.model.layer_count;
@@ -252,6 +256,7 @@ void Worker::Inject(uint32_t kind) {
     case 1: engine.fails_next = FakeFault::Kind::kLost; break;
     case 2: engine.fails_next = FakeFault::Kind::kNonFinite; break;
     case 3: engine.cuts_badly_next = true; break;
+    case 4: engine.fails_after_cut = true; break;
     default: engine.spoils_next = true; break;
   }
 }

@@ -20,7 +20,7 @@ namespace meshnet::sim {
 
 class Worker {
  public:
-  static constexpr uint32_t kEngineFaults = 5;
+  static constexpr uint32_t kEngineFaults = 6;
   using Command = std::function<void(ShardCore&)>;
 
   Worker(World& world, uint8_t number, uint32_t context_tokens);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "audit.h"
 #include "checker.h"
 #include "event_loop.h"
 #include "random.h"
@@ -23,6 +24,7 @@ struct World {
   EventLoop loop;
   Trace trace;
   Checker checker;
+  Prefixes prefixes;
   bool healed = false;                        // nothing strikes any more
   Time healed_at{};
   std::vector<SessionId> sessions;            // the newest that were named
