@@ -73,7 +73,7 @@ std::string Command(Bytes& bytes, const KvTranscript& transcript) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  Bytes bytes(data, std::min<size_t>(size, 2048));
+  Bytes bytes(data, std::min<size_t>(size, 512));
   KvTranscript transcript;
   transcript.Execute(Config(bytes));
   while (!bytes.empty()) {
