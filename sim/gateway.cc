@@ -7,7 +7,6 @@
 namespace meshnet::sim {
 namespace {
 
-using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -75,7 +74,7 @@ void Gateway::Die() {
 }
 
 void Gateway::Pause(Duration duration) {
-  world_.Note({What::kPauses, place(), {}, {}, static_cast<uint64_t>(std::chrono::duration_cast<microseconds>(duration).count())});
+  world_.Note({What::kPauses, place(), {}, {}, Micros(duration)});
   time_.PauseUntil(world_.loop.now() + duration);
 }
 

@@ -106,7 +106,7 @@ class Link : public ShardLink {
   uint64_t next_call_ = 1;
   std::map<uint64_t, Arrival> arrivals_;
   uint64_t next_arrival_ = 1;
-  std::map<SessionKey, StepSeq> newest_;  // step of each session
+  std::map<SessionKey, SentStep> newest_;  // step of each session
   uint64_t streams_ = 0;
   std::shared_ptr<Stream> stream_;  // shared with the core, which answers to it
   Time requests_cut_until_{}, replies_cut_until_{};

@@ -30,6 +30,9 @@ struct Place {
   uint8_t number = 0;
 };
 
+// For a number of an event.
+inline uint64_t Micros(Duration duration) { return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(duration).count()); }
+
 class Trace {
  public:
   struct Event {

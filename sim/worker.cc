@@ -9,7 +9,6 @@
 namespace meshnet::sim {
 namespace {
 
-using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -19,8 +18,6 @@ constexpr Duration kDrainLook = milliseconds(20);
 constexpr uint32_t kStallChance = 3;        // thousandths of engine calls that take kStall times as long
 constexpr int64_t kStall = 100;
 constexpr uint64_t kTurnsBetweenLooks = 8;  // at all invariants
-
-int64_t Microseconds(Duration duration) { return std::chrono::duration_cast<microseconds>(duration).count(); }
 
 }  // namespace
 
@@ -111,7 +108,7 @@ void Worker::Serve() {
     size_t rows = 0;
     for (const EngineStep& step : steps) rows += step.tokens.size();
     clock_.in_call = shape_.row_time * static_cast<int64_t>(rows) * (world_.healed || !world_.random.Chance(kStallChance) ? 1 : kStall);
-    world_.Note({What::kRun, place(), {}, {}, steps.size(), static_cast<uint64_t>(Microseconds(clock_.in_call))});
+    world_.Note({What::kRun, place(), {}, {}, steps.size(), Micros(clock_.in_call)});
     if (world_.canary && world_.random.Chance(10)) process_->engine->wrong_token_next = true;
   };
   auto engine = std::make_unique<FaultyEngine>(options);
@@ -189,7 +186,12 @@ void Worker::EngineDone() {
 void Worker::Look() {
   ShardCore& core = *process_->core;
   if (!core.poison().empty()) world_.checker.Fail("worker " + std::to_string(number_) + " is poisoned: " + core.poison() + "\n" + core.History());
-  if (++turns_ % kTurnsBetweenLooks == 0) core.CheckInvariants();
+  if (++turns_ % kTurnsBetweenLooks != 0) return;
+  core.CheckInvariants();
+  uint64_t held = 0;
+  for (uint32_t i = 0; i < shape_.sessions_max; ++i) held += process_->engine->past_len(SequenceId(static_cast<int32_t>(i))).value;
+  const uint64_t used = core.Stats().kv_tokens_used;
+  if (held != used) world_.checker.Fail("worker " + std::to_string(number_) + ": the engine holds " + std::to_string(held) + " tokens, the sessions " + std::to_string(used));
 }
 
 bool Worker::DrainIsOver() {
@@ -236,12 +238,12 @@ void Worker::Crash(bool heard) {
 }
 
 void Worker::Pause(Duration duration) {
-  world_.Note({What::kPauses, place(), {}, {}, static_cast<uint64_t>(Microseconds(duration))});
+  world_.Note({What::kPauses, place(), {}, {}, Micros(duration)});
   time_.PauseUntil(world_.loop.now() + duration);
 }
 
 void Worker::JumpClock(Duration duration) {
-  world_.Note({What::kClockJumps, place(), {}, {}, static_cast<uint64_t>(Microseconds(duration))});
+  world_.Note({What::kClockJumps, place(), {}, {}, Micros(duration)});
   time_.Jump(duration);
   // What the clock now shows may be past what was waited for.
   if (process_ && process_->core) Wake(world_.loop.now());
