@@ -155,6 +155,18 @@ TEST_F(HotKvTest, StatsCountWhatHappened) {
   EXPECT_TRUE(stats.sessions[1].busy);
 }
 
+TEST_F(HotKvTest, AStepThatRunsInAPoisonedShardIsRefusedOnce) {
+  Open(Key(1));
+  const Ticket ticket = Admit(MakeStep(Key(1), 1, {1}));
+  ASSERT_TRUE(kv_.Start(ticket, now_));
+  kv_.Poison();
+  const Settled settled = kv_.Settle(ticket, StepFate::kDone, std::make_shared<StepResult>(), "", now_);
+  ASSERT_TRUE(settled.refusal);
+  EXPECT_EQ(settled.refusal->reason, Reason::kPoisoned);
+  EXPECT_EQ(kv_.Stats(now_).refusals, (std::vector<std::pair<std::string, uint64_t>>{{"poisoned", 1}}));
+  EXPECT_EQ(kv_.Stats(now_).sessions_lost, 1u);
+}
+
 TEST_F(HotKvTest, ATicketOfAnEarlierLifeStartsNothing) {
   Open(Key(1));
   const Ticket ticket = Admit(MakeStep(Key(1), 1, {1}));
