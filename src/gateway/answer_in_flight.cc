@@ -26,6 +26,7 @@ class AnswerInFlight::Sink : public AnswerSink {
       answer_.FirstToken(now);
     }
     last_ = now;
+    answer_.CountToken(choice_);
     AnswerWriter::Fed fed = answer_.choices_[choice_].writer->Feed(token);
     if (!answer_.Push(choice_, std::move(fed.events))) return SinkVerdict::kStop;
     return fed.stopped ? SinkVerdict::kStop : SinkVerdict::kGoOn;
@@ -97,7 +98,10 @@ void AnswerInFlight::Answer(size_t choice) {
     const auto* failure = std::get_if<AnswerFailure>(&outcome);
     if (failure != nullptr && (failure->kind == AnswerFailure::Kind::kRouteDown || failure->kind == AnswerFailure::Kind::kInternal)) lease.Discard();
   }  // the session is free before the client hears that the answer is whole: its next request finds it
-  if (const auto* failure = std::get_if<AnswerFailure>(&outcome)) return Fail(FromFailure(*failure));
+  if (const auto* failure = std::get_if<AnswerFailure>(&outcome)) {
+    CountFailed(choice);
+    return Fail(FromFailure(*failure));
+  }
   End(choice, std::get<AnswerReport>(outcome));
 }
 
@@ -126,6 +130,22 @@ void AnswerInFlight::Fail(AnswerError error) {
   }
   room_.notify_all();
   Ring();
+}
+
+// What a failed answer is known to have computed.
+void AnswerInFlight::CountFailed(size_t choice) {
+  uint32_t generated = 0;
+  {
+    std::lock_guard lock(mutex_);
+    generated = choices_[choice].report.generated_tokens;
+  }
+  const auto prompt = static_cast<uint32_t>(request_->choices[choice].prompt.size());
+  environment_.metrics->CountAnswer(generated > 0 ? prompt : 0, 0, generated, 0);
+}
+
+void AnswerInFlight::CountToken(size_t choice) {
+  std::lock_guard lock(mutex_);
+  ++choices_[choice].report.generated_tokens;
 }
 
 void AnswerInFlight::FirstToken(Time now) {
@@ -210,7 +230,7 @@ Usage AnswerInFlight::TotalUsage() const {
     usage.completion_tokens += report.generated_tokens;
     // The n choices of one prompt follow each other.
     if (i > 0 && request_->choices[i].prompt_index == request_->choices[i - 1].prompt_index) continue;
-    usage.prompt_tokens += report.prompt_tokens;
+    usage.prompt_tokens += static_cast<uint32_t>(request_->choices[i].prompt.size());
     usage.cached_tokens += report.cached_tokens;
   }
   return usage;

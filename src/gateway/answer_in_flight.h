@@ -78,7 +78,7 @@ class AnswerInFlight {
     bool begun = false;   // its first chunk was sent
     bool ended = false;
     nlohmann::ordered_json body;
-    AnswerReport report;
+    AnswerReport report;  // until the end only the tokens generated so far
   };
 
   AnswerInFlight(std::unique_ptr<ParsedRequest> request, std::string owner, const AnswerEnvironment& environment, int wake_fd);
@@ -86,7 +86,9 @@ class AnswerInFlight {
   void Answer(size_t choice);
   void End(size_t choice, const AnswerReport& report);
   void Fail(AnswerError error);
+  void CountFailed(size_t choice);
   void FirstToken(Time now);
+  void CountToken(size_t choice);
   // False: nobody takes it any more.
   bool Push(size_t choice, std::vector<nlohmann::ordered_json> events);
   void Ring();

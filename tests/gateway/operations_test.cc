@@ -233,16 +233,33 @@ TEST(StatusTest, ShowsRouteWorkersAndSessionsButNoWholeId) {
 class LinesSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
   std::vector<std::string> lines;
+  // The one line that says `what`, once there is one.
+  std::string WaitFor(const std::string& what) {
+    std::string found;
+    WaitUntil([&] {
+      std::lock_guard lock(mutex_);
+      for (const std::string& line : lines) {
+        if (line.find(what) != std::string::npos) found = line;
+      }
+      return !found.empty();
+    });
+    return found;
+  }
 
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override { lines.emplace_back(message.payload.begin(), message.payload.end()); }
   void flush_() override {}
 };
 
-TEST(LogTest, OneLineARequestWithoutTextOrKeys) {
-  auto sink = std::make_shared<LinesSink>();
-  auto before = spdlog::default_logger();
-  spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", sink));
+// The log goes into `sink` while it lives.
+struct LogTest : ::testing::Test {
+  LogTest() { spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", sink)); }
+  ~LogTest() override { spdlog::set_default_logger(before); }
+  const std::shared_ptr<spdlog::logger> before = spdlog::default_logger();
+  const std::shared_ptr<LinesSink> sink = std::make_shared<LinesSink>();
+};
+
+TEST_F(LogTest, OneLineARequestWithoutTextOrKeys) {
   {
     GatewayBed bed;
     for (int i = 0; i < 20; ++i) bed.Post("/v1/completions", Request("a secret prompt", 3), "Authorization: Bearer sk-secret\r\nx-request-id: r1\r\n");
@@ -250,10 +267,37 @@ TEST(LogTest, OneLineARequestWithoutTextOrKeys) {
     for (int i = 0; i < 20; ++i) bed.Get("/secret/path");
     bed.gateway().Stop();
   }
-  spdlog::set_default_logger(before);
   EXPECT_GE(sink->lines.size(), 20u);
   EXPECT_LE(sink->lines.size(), 30u);
   for (const std::string& line : sink->lines) EXPECT_EQ(line.find("secret"), std::string::npos) << line;
+}
+
+// Eight tokens, then the second stage stands still.
+TEST_F(LogTest, ALineTellsWhatWasComputedForAClientThatIsGone) {
+  GatewayBed bed;
+  bed.shard(1).Block(8);
+  RawHttpClient client(bed.address());
+  client.Send(GatewayBed::PostBytes("/v1/completions", Request("abc", 100, true)));
+  bed.shard(1).WaitBlocked();
+  client.Close();
+  const std::string line = sink->WaitFor("status=499");
+  EXPECT_NE(line.find(" prompt=3 cached=0 generated=8 "), std::string::npos) << line;
+}
+
+TEST_F(LogTest, AFailedAnswerIsCountedAndItsLineTellsWhatWasComputed) {
+  BedOptions options;
+  options.gateway.answer_wait = std::chrono::milliseconds(200);
+  GatewayBed bed(options);
+  bed.shard(1).Block(8);
+  RawHttpClient client(bed.address());
+  client.Send(GatewayBed::PostBytes("/v1/completions", Request("abc", 100)));
+  bed.shard(1).WaitBlocked();
+  bed.shard(1).Kill();
+  EXPECT_EQ(StatusOf(client.ReadReply()), 503);
+  const std::string line = sink->WaitFor("status=503");
+  EXPECT_NE(line.find(" prompt=3 cached=0 generated=8 "), std::string::npos) << line;
+  EXPECT_EQ(bed.Metric("meshnet_generated_tokens_total"), 8);
+  EXPECT_EQ(bed.Metric("meshnet_prompt_tokens_total"), 3);
 }
 
 }  // namespace
