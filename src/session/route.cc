@@ -163,7 +163,7 @@ Status Route::Impl::Attempt(Duration timeout, bool silence_counts) {
     std::lock_guard lock(mutex);
     if (silent && !silence_counts) return result;
     // What was asked before a caller saw a stage fail proves nothing about it now.
-    if (reports != reports_before && verdict.state == RouteState::kServing) return result;
+    if (reports != reports_before && verdict.state == RouteState::kServing) return PeerUnreachable("a stage was lost while the route was looked at");
     Publish(replies, std::move(verdict));
   }
   clock.waiting().Notify(changed);

@@ -210,6 +210,20 @@ TEST_F(RouteTest, TheWaitEndsAtItsDeadlineAndOnCancel) {
   EXPECT_EQ(cancelled.code(), StatusCode::kFailure);
 }
 
+TEST_F(RouteTest, ConnectIsNotOkWhenAStageWasLostMeanwhile) {
+  std::atomic<Route*> lost{nullptr};
+  links_[1].on_describe = [&, describe = links_[1].on_describe, here = std::this_thread::get_id()] {
+    // Not when the route itself looks, on a thread of its own.
+    Route* route = std::this_thread::get_id() == here ? lost.load() : nullptr;
+    if (route != nullptr) route->ReportLost(route->generation(), "seen by a session");
+    return describe();
+  };
+  Route route({&links_[0], &links_[1]}, clock_);
+  ASSERT_TRUE(route.Connect(seconds(5)).ok());
+  lost = &route;
+  EXPECT_EQ(route.Connect(seconds(5)).code(), StatusCode::kPeerUnreachable);
+}
+
 TEST_F(RouteTest, AStageRestartedWhileNobodyAskedIsNoticed) {
   Route route({&links_[0], &links_[1]}, clock_);
   ASSERT_TRUE(route.Connect(seconds(5)).ok());
