@@ -30,9 +30,10 @@ void Drain(meshnet::Gateway& gateway, Signals& signals, Duration limit, const Fo
   SystemClock clock;
   Time deadline = clock.Now() + limit;
   gateway.BeginDrain();
-  while (!gateway.WaitDrained(kPace / 4) && clock.Now() < deadline) {
-    if (!signals.Wait(Duration(0))) continue;
-    Say("a second signal: stopping at once");
+  while (!gateway.WaitDrained(kPace / 4)) {
+    const bool signalled = signals.Wait(Duration(0)).has_value();
+    if (!signalled && clock.Now() < deadline) continue;
+    Say(signalled ? "a second signal: stopping at once" : "answers still run after the time they had: stopping at once");
     foundation.abandon();
     return;
   }

@@ -31,7 +31,7 @@ class GatewayFlags {
 struct Foundation {
   // A failure ends serving. Asked every 200 ms.
   std::function<std::optional<Status>()> failure = [] { return std::optional<Status>(); };
-  // A second signal came: what the answers in flight wait for may go.
+  // A second signal came, or answers ran longer than they may: what they wait for may go.
   std::function<void()> abandon = [] {};
 };
 

@@ -17,7 +17,7 @@ namespace gateway {
 namespace {
 
 constexpr Duration kStatusLimit = std::chrono::milliseconds(800);  // of a worker's answer in /cluster/v1/status
-constexpr Duration kStopLimit = std::chrono::seconds(2);           // for releasing idle sessions
+constexpr Duration kStopLimit = std::chrono::seconds(2);           // for workers to let go of sessions
 constexpr size_t kAnswerThreadsMax = 2048;                         // each choice that runs or waits has one
 constexpr size_t kSessionsMax = 256;                               // no route has more
 

@@ -43,7 +43,7 @@ class Gateway {
   virtual void BeginDrain() = 0;
   // Blocks until no answer runs or `limit` is over; true when none ran.
   virtual bool WaitDrained(Duration limit) = 0;
-  // Closes the door and ends all answers at once. The destructor waits for what a worker that does not answer still holds.
+  // Closes the door and ends all answers at once. It and the destructor wait a few seconds at most for a worker that does not answer.
   virtual void Stop() = 0;
 };
 

@@ -2,6 +2,7 @@
 // session_driver.cc: the answer. driver_open.cc: route and epochs. driver_pass.cc: steps on links, waiting, cancelling.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -110,6 +111,8 @@ struct DrivenSession::Impl {
   void UpdatePast();
 
   SessionKey key() const { return {id, Epoch(epoch.load(std::memory_order_relaxed))}; }
+  // Whether a wait for stages to let go, until `limit` at the latest, is over.
+  bool WaitOver(Time limit) const { return clock.Now() >= std::min(limit, hurry_limit.load(std::memory_order_relaxed)); }
 
   Route& route;
   const Clock& clock;
@@ -120,6 +123,7 @@ struct DrivenSession::Impl {
   std::atomic<uint64_t> epoch;         // written by the driving thread, read by any
   std::atomic<uint32_t> past{0};       // likewise: length of the public journal
   std::atomic<bool> ended{false};      // likewise
+  std::atomic<Time> hurry_limit{Time::max()};  // written by any thread
 
   Journal journal;
   std::shared_ptr<const Route::View> view;  // shared with the route and other sessions; null while it has to be looked at

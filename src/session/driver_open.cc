@@ -136,7 +136,7 @@ std::optional<Outcome> DrivenSession::Impl::TakeOpenAnswer(Run& run, std::vector
 void DrivenSession::Impl::AwaitOpens(const std::vector<Opening>& openings) {
   auto asked = std::count_if(openings.begin(), openings.end(), [](const Opening& o) { return o.state == Opening::kAsked; });
   const Time limit = clock.Now() + kReleaseTimeout;
-  while (asked > 0 && clock.Now() < limit) {
+  while (asked > 0 && !WaitOver(limit)) {
     std::optional<LinkAnswer> answer = inbox->Pop(kPollInterval);
     if (answer && answer->serial == serial) --asked;
   }

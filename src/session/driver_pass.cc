@@ -126,7 +126,7 @@ void DrivenSession::Impl::EndPass(Pass& pass, bool drain) {
     if (pass.in_flight_at(stage)) view->stages[stage].link->Cancel(key());
   }
   const Time limit = clock.Now() + kDrainLimit;
-  while (drain && pass.in_flight() > 0 && clock.Now() < limit) {
+  while (drain && pass.in_flight() > 0 && !WaitOver(limit)) {
     std::optional<LinkAnswer> answer = inbox->Pop(kPollInterval);
     if (!answer || answer->serial != serial) continue;
     if (auto* reply = std::get_if<Reply<StepResult>>(&answer->reply)) pass.OnReply(answer->stage, answer->ticket, std::move(*reply));

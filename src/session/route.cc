@@ -33,10 +33,11 @@ struct Round {
   std::condition_variable answered;
   std::vector<std::optional<Reply<ShardDescription>>> replies;
   size_t missing = 0;
+  bool abandoned = false;  // nobody wants to know any more
 };
 
-std::vector<Reply<ShardDescription>> DescribeAll(const std::vector<ShardLink*>& links, const Clock& clock, Duration patience) {
-  auto round = std::make_shared<Round>();  // shared: a late callback still needs it
+std::vector<Reply<ShardDescription>> DescribeAll(const std::shared_ptr<Round>& round, const std::vector<ShardLink*>& links, const Clock& clock,
+                                                 Duration patience) {
   round->replies.resize(links.size());
   round->missing = links.size();
   Waiting& waiting = clock.waiting();
@@ -52,7 +53,7 @@ std::vector<Reply<ShardDescription>> DescribeAll(const std::vector<ShardLink*>& 
     });
   }
   std::unique_lock lock(round->mutex);
-  waiting.WaitFor(round->answered, lock, patience + kLinkGrace, [&] { return round->missing == 0; });
+  waiting.WaitFor(round->answered, lock, patience + kLinkGrace, [&] { return round->missing == 0 || round->abandoned; });
   std::vector<Reply<ShardDescription>> replies;
   for (std::optional<Reply<ShardDescription>>& reply : round->replies) {
     replies.push_back(reply ? std::move(*reply) : Reply<ShardDescription>(TransportFault{"no answer in time"}));
@@ -79,11 +80,20 @@ struct Route::Impl {
   }
 
   ~Impl() {
+    std::shared_ptr<Round> running;
     {
       std::lock_guard lock(mutex);
       stopping = true;
+      running = round;
     }
     clock.waiting().Notify(changed);
+    if (running) {
+      {
+        std::lock_guard lock(running->mutex);
+        running->abandoned = true;
+      }
+      clock.waiting().Notify(running->answered);
+    }
     repairer.reset();
   }
 
@@ -110,6 +120,7 @@ struct Route::Impl {
   uint64_t generation = 0;
   uint64_t reports = 0;  // of a lost stage; a round that began before the newest one does not count
   bool stopping = false;
+  std::shared_ptr<Round> round;  // the latest; shared with the callbacks of its questions
   std::unique_ptr<Waiting::Background> repairer;  // destroyed first: it uses all of the above
 };
 
@@ -143,13 +154,16 @@ void Route::Impl::Publish(const std::vector<Reply<ShardDescription>>& replies, R
 }
 
 Status Route::Impl::Attempt(Duration timeout, bool silence_counts) {
-  std::lock_guard round(round_mutex);
+  std::lock_guard alone(round_mutex);
+  auto mine = std::make_shared<Round>();
   uint64_t reports_before = 0;
   {
     std::lock_guard lock(mutex);
+    if (stopping) return PeerUnreachable("the route is being closed");
     reports_before = reports;
+    round = mine;
   }
-  std::vector<Reply<ShardDescription>> replies = DescribeAll(links, clock, timeout);
+  std::vector<Reply<ShardDescription>> replies = DescribeAll(mine, links, clock, timeout);
   bool silent = false;
   for (size_t i = 0; i < replies.size(); ++i) {
     const auto* description = std::get_if<ShardDescription>(&replies[i]);

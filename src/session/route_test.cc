@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <latch>
 #include <thread>
 
 #include "base/system_clock.h"
+#include "base/waiting.h"
 #include "session/route_verdict.h"
 #include "session/scripted_link.h"
 
@@ -222,6 +224,56 @@ TEST_F(RouteTest, ConnectIsNotOkWhenAStageWasLostMeanwhile) {
   ASSERT_TRUE(route.Connect(seconds(5)).ok());
   lost = &route;
   EXPECT_EQ(route.Connect(seconds(5)).code(), StatusCode::kPeerUnreachable);
+}
+
+// No wait of it ends by the time alone.
+class PatientClock : public SystemClock {
+ public:
+  Waiting& waiting() const override { return waiting_; }
+
+ private:
+  class Patient : public Waiting {
+   public:
+    bool WaitFor(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Duration, const std::function<bool()>& holds) override {
+      changed.wait(lock, holds);
+      return true;
+    }
+    void Notify(std::condition_variable& changed) override { changed.notify_all(); }
+    void Sleep(Duration) override {}
+    std::unique_ptr<Background> Start(std::function<void()> work) override { return threads_.Start(std::move(work)); }
+
+   private:
+    Waiting& threads_ = SystemClock().waiting();
+  };
+  mutable Patient waiting_;
+};
+
+// Answers Describe until told to stand still.
+class StandingLink : public ScriptedLink {
+ public:
+  StandingLink(std::string address) : ScriptedLink(std::move(address)) {}
+  void Describe(Time deadline, Done<ShardDescription> done) override {
+    if (!stands) return ScriptedLink::Describe(deadline, std::move(done));
+    std::call_once(once_, [this] { asked.count_down(); });
+  }
+  std::atomic<bool> stands{false};
+  std::latch asked{1};
+
+ private:
+  std::once_flag once_;
+};
+
+TEST_F(RouteTest, ItsEndWaitsForNoStage) {
+  StandingLink link("a:1");
+  link.on_describe = [] { return Reply<ShardDescription>(Shard(0, 20)); };
+  PatientClock clock;
+  {
+    Route route({&link}, clock);
+    ASSERT_TRUE(route.Connect(seconds(5)).ok());
+    link.stands = true;
+    route.ReportLost(1, "gone");
+    link.asked.wait();
+  }  // and it is gone, although the repair has no answer
 }
 
 TEST_F(RouteTest, AStageRestartedWhileNobodyAskedIsNoticed) {

@@ -201,13 +201,13 @@ void DrivenSession::Release(Duration timeout) {
   s.open_links.clear();
   s.open = false;
   s.UpdatePast();
-  while (missing > 0) {
-    const Time now = s.clock.Now();
-    if (now >= deadline) return;
-    std::optional<LinkAnswer> answer = s.inbox->Pop(std::min<Duration>(deadline - now, std::chrono::milliseconds(50)));
+  while (missing > 0 && !s.WaitOver(deadline)) {
+    std::optional<LinkAnswer> answer = s.inbox->Pop(std::min<Duration>(deadline - s.clock.Now(), std::chrono::milliseconds(50)));
     if (answer && answer->serial == serial) --missing;
   }
 }
+
+void DrivenSession::HurryBy(Time limit) { impl_->hurry_limit.store(limit, std::memory_order_relaxed); }
 
 const SessionId& DrivenSession::id() const { return impl_->id; }
 Epoch DrivenSession::epoch() const { return Epoch(impl_->epoch.load(std::memory_order_relaxed)); }

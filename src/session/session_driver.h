@@ -91,6 +91,9 @@ class DrivenSession {
   // Frees the session on every stage, as far as they answer within `timeout`.
   void Release(Duration timeout);
 
+  // Thread-safe. Whatever is given up (steps, Opens, the session) is given up without the stages' answers from `limit` on.
+  void HurryBy(Time limit);
+
   const SessionId& id() const;
   // Thread-safe.
   Epoch epoch() const;

@@ -73,6 +73,7 @@ struct SessionPool::Impl {
   uint64_t next_handle = 1;
   uint32_t answering = 0;                      // turns taken
   bool stopped = false;
+  Time stop_limit{};                           // once stopped: for sessions to let go of their stages
   uint32_t sessions_max = 1;
   TruncationClass truncation_class = TruncationClass::kFull;
   Duration ttl{0};
@@ -141,6 +142,7 @@ std::unique_ptr<SessionPool::Lease::Held> SessionPool::Impl::TakeSession(const s
     pooled.session = std::make_unique<DrivenSession>(route, clock, options.driver, SaltOf(owner), observer);
     pooled.owner = owner;
   }
+  if (stopped) pooled.session->HurryBy(stop_limit);
   pooled.answering = true;
   pooled.prompt_tokens = static_cast<uint32_t>(prompt.size());
   return std::unique_ptr<Lease::Held>(new Lease::Held{*this, handle, pooled.session.get(), false});
@@ -211,17 +213,19 @@ std::vector<SessionPool::SessionInfo> SessionPool::Sessions() const {
 }
 
 void SessionPool::Stop(Duration timeout) {
+  const Time deadline = impl_->clock.Now() + timeout;
   std::vector<std::unique_ptr<DrivenSession>> idle;
   {
     std::lock_guard lock(impl_->mutex);
     impl_->stopped = true;
+    impl_->stop_limit = deadline;
     for (auto& [handle, pooled] : impl_->sessions) {
-      if (!pooled.answering) idle.push_back(std::move(pooled.session));
+      if (pooled.answering) pooled.session->HurryBy(deadline);
+      else idle.push_back(std::move(pooled.session));
     }
     std::erase_if(impl_->sessions, [](const auto& entry) { return !entry.second.answering; });
   }
   impl_->clock.waiting().Notify(impl_->changed);
-  const Time deadline = impl_->clock.Now() + timeout;
   for (const std::unique_ptr<DrivenSession>& session : idle) session->Release(std::max(Duration(0), deadline - impl_->clock.Now()));
 }
 

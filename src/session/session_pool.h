@@ -84,7 +84,8 @@ class SessionPool {
   };
   std::vector<SessionInfo> Sessions() const;
 
-  // Those in line return kStopped, later callers too; idle sessions are released as far as the stages answer within `timeout`.
+  // Those in line return kStopped, later callers too; idle sessions are released as far as the stages answer within `timeout`. Answers go on, but
+  // once they end or are cancelled they wait for their stages no longer than that.
   void Stop(Duration timeout);
 
  private:

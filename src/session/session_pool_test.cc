@@ -150,6 +150,81 @@ TEST_F(SessionPoolTest, StopSendsTheLineHomeAndReleasesTheIdle) {
   EXPECT_TRUE(pool.Sessions().empty());
 }
 
+// A stage that never answers one kind of call.
+class StandingLink : public ShardLink {
+ public:
+  enum class Call { kOpen, kForward, kRelease };
+  StandingLink(ShardLink& inner, Call standing) : inner_(inner), standing_(standing) {}
+
+  void Describe(Time deadline, Done<ShardDescription> done) override { inner_.Describe(deadline, std::move(done)); }
+  void Open(OpenRequest request, Time deadline, Done<OpenReply> done) override {
+    if (!Stands(Call::kOpen)) inner_.Open(std::move(request), deadline, std::move(done));
+  }
+  void Forward(Step step, Time deadline, Done<StepResult> done) override {
+    if (!Stands(Call::kForward)) inner_.Forward(std::move(step), deadline, std::move(done));
+  }
+  void Cancel(SessionKey) override {}
+  void Release(SessionKey key, Time deadline, Done<ReleaseOutcome> done) override {
+    if (!Stands(Call::kRelease)) inner_.Release(key, deadline, std::move(done));
+  }
+  void Stats(Time deadline, Done<ShardStats> done) override { inner_.Stats(deadline, std::move(done)); }
+  void Drain(Time deadline, Done<ShardState> done) override { inner_.Drain(deadline, std::move(done)); }
+  std::string address() const override { return inner_.address(); }
+
+  std::latch asked{1};  // it was asked what it does not answer
+
+ private:
+  bool Stands(Call call) {
+    if (call == standing_ && !asked.try_wait()) asked.count_down();
+    return call == standing_;
+  }
+  ShardLink& inner_;
+  const Call standing_;
+};
+
+// Whose client goes away as soon as the stage stands.
+class LeavingSink : public NullSink {
+ public:
+  explicit LeavingSink(StandingLink& link) : link_(link) {}
+  bool Cancelled() override { return link_.asked.try_wait(); }
+
+ private:
+  StandingLink& link_;
+};
+
+// Moved by the test only, so no wait of a session ever comes to its own end.
+class HandClock : public Clock {
+ public:
+  Time Now() const override { return Time(Duration(nanoseconds_.load())); }
+  void Advance(Duration duration) { nanoseconds_ += duration.count(); }
+
+ private:
+  std::atomic<int64_t> nanoseconds_{1};
+};
+
+TEST_F(SessionPoolTest, AfterStopNobodyWaitsForAStageThatStands) {
+  for (const StandingLink::Call call : {StandingLink::Call::kOpen, StandingLink::Call::kForward, StandingLink::Call::kRelease}) {
+    StandingLink link(stage_.link, call);
+    Route route({&link}, clock_);
+    ASSERT_TRUE(route.Connect(seconds(5)).ok());
+    HandClock clock;
+    SessionPool pool(route, clock, {});
+    std::thread caller([&] {
+      const std::vector<Token> prompt = {1, 2};
+      auto turn = pool.Acquire("a", prompt, clock.Now() + seconds(60), nullptr);
+      SessionPool::Lease lease = std::move(std::get<SessionPool::Lease>(turn));
+      LeavingSink sink(link);
+      lease.session().Answer({prompt, SamplingParams(), 1}, sink);
+      lease.Discard();
+    });
+    link.asked.wait();
+    clock.Advance(seconds(1));  // it is time to look whether the client is there
+    pool.Stop(seconds(0));
+    caller.join();  // which it does not without the word of Stop
+    EXPECT_EQ(pool.counts().answering, 0u);
+  }
+}
+
 TEST_F(SessionPoolTest, ShowsSessionsWithoutTheirWholeId) {
   SessionPool pool(route_, clock_, {});
   Chat(pool, "a", {1, 2, 3});

@@ -186,6 +186,22 @@ TEST_F(ServeTest, ASecondSigtermEndsItAtOnce) {
   EXPECT_FALSE(whole);
 }
 
+TEST_F(ServeTest, AnAnswerThatWouldNeverEndHasItsTimeAndNoMore) {
+  Server server = Serve({TextModel(), "--shards", "2", "--drain-seconds", "1"});
+  std::vector<pid_t> workers = ChildrenOf(server.process->pid());
+  for (pid_t worker : workers) kill(worker, SIGSTOP);
+  Stream stream(server.url, Completion("Once upon a time", kLong));
+  ASSERT_TRUE(Eventually([&] { return Get(server.url, "/metrics").body.find("meshnet_requests_running 1") != std::string::npos; }));
+  server.process->Signal(SIGTERM);
+  EXPECT_EQ(server.process->Wait(std::chrono::seconds(20)), 0) << server.process->err();
+  EXPECT_THAT(server.process->err(), HasSubstr("after the time they had"));
+  EXPECT_TRUE(NoneAlive(workers));
+  EXPECT_THAT(TemporaryNames(), ElementsAre());
+  bool whole = true;
+  stream.Finish(&whole);
+  EXPECT_FALSE(whole);
+}
+
 TEST_F(ServeTest, TwoAtOnceCutOnceAndBothServe) {
   std::string model = TextModel();
   std::vector<std::string> arguments = {"serve", model, "--shards", "2", "--port", "0", "-t", "1"};
