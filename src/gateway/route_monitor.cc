@@ -14,6 +14,7 @@ constexpr Duration kNotReadyPause = std::chrono::milliseconds(50);
 constexpr int kCanaryTries = 4;  // two equal ones in a row are needed
 // No user's owner name has a control character in front.
 constexpr const char* kCanaryOwner = "\1canary";
+constexpr const char* kBeingProven = "the route has new workers and is being proven";
 
 // The answers of one round; shared with the links' callbacks, which may come after the round was given up.
 struct Round {
@@ -25,13 +26,19 @@ struct Round {
 };
 
 template <typename T>
-void Note(const std::shared_ptr<Round>& round, std::optional<T>& place, Reply<T> reply) {
+void Note(const std::shared_ptr<Round>& round, std::optional<T>& place, Reply<T>& reply) {
   {
     std::lock_guard lock(round->mutex);
     if (auto* value = std::get_if<T>(&reply)) place = std::move(*value);
     --round->missing;
   }
   round->changed.notify_one();
+}
+
+std::vector<Incarnation> IncarnationsOf(const Route::View& view) {
+  std::vector<Incarnation> incarnations;
+  for (const Stage& stage : view.stages) incarnations.push_back(stage.description.incarnation);
+  return incarnations;
 }
 
 class CanarySink : public AnswerSink {
@@ -74,12 +81,14 @@ void RouteMonitor::Stop() {
 
 std::string RouteMonitor::not_ready() const {
   // The route itself knows first when an answer hits a dead stage.
-  if (route_.state() != RouteState::kServing) {
+  const std::shared_ptr<const Route::View> view = route_.view();
+  if (!view) {
     const std::string trouble = route_.trouble();
     return trouble.empty() ? "the route is being connected" : trouble;
   }
   std::lock_guard lock(mutex_);
-  return trouble_;
+  // A worker that was started anew may serve before the next look finds it.
+  return trouble_.empty() && IncarnationsOf(*view) != proven_ ? kBeingProven : trouble_;
 }
 
 std::vector<WorkerView> RouteMonitor::AskWorkers(Duration limit) {
@@ -89,8 +98,8 @@ std::vector<WorkerView> RouteMonitor::AskWorkers(Duration limit) {
   round->missing = 2 * links_.size();
   const Time deadline = clock_.Now() + limit;
   for (size_t i = 0; i < links_.size(); ++i) {
-    links_[i]->Describe(deadline, [round, i](Reply<ShardDescription> reply) { Note(round, round->descriptions[i], std::move(reply)); });
-    links_[i]->Stats(deadline, [round, i](Reply<ShardStats> reply) { Note(round, round->stats[i], std::move(reply)); });
+    links_[i]->Describe(deadline, [round, i](Reply<ShardDescription> reply) { Note(round, round->descriptions[i], reply); });
+    links_[i]->Stats(deadline, [round, i](Reply<ShardStats> reply) { Note(round, round->stats[i], reply); });
   }
   std::vector<WorkerView> workers;
   {
@@ -157,12 +166,20 @@ void RouteMonitor::Judge(const std::vector<WorkerView>& workers) {
     }
     if (worker->description->state != ShardState::kServing) return Say(name + " is " + Name(worker->description->state));
   }
-  std::vector<Incarnation> incarnations;
-  for (const Stage& stage : view->stages) incarnations.push_back(stage.description.incarnation);
+  const std::vector<Incarnation> incarnations = IncarnationsOf(*view);
+  bool proven = false;
+  {
+    std::lock_guard lock(mutex_);
+    proven = incarnations == proven_;
+  }
   // The same processes were proven already: a network that was away for a moment changed nothing in them.
-  if (incarnations == proven_) return Say("");
+  if (proven) return Say("");
+  Say(kBeingProven);
   std::string trouble = Prove();
-  if (trouble.empty()) proven_ = incarnations;
+  if (trouble.empty()) {
+    std::lock_guard lock(mutex_);
+    proven_ = incarnations;
+  }
   Say(std::move(trouble));
 }
 

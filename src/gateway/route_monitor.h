@@ -42,7 +42,7 @@ class RouteMonitor {
   // The same, and waits for it.
   void Stop();
 
-  // Empty: the route is proven and every stage answered lately. Otherwise why not, naming stage, range and cause.
+  // Empty: the route is proven, with the very workers it has now, and every stage answered lately. Otherwise why not, naming stage, range and cause.
   std::string not_ready() const;
   // Asks every worker anew, for at most `limit`; one that is silent is shown as it was last seen.
   std::vector<WorkerView> AskWorkers(Duration limit);
@@ -62,13 +62,13 @@ class RouteMonitor {
   const Clock& clock_;
   const MonitorOptions options_;
 
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // guards all below but the thread
   std::condition_variable wake_;
   bool stopping_ = false;
   std::string trouble_ = "the route has not been proven yet";
   Time said_{};  // when the log was last told of a trouble
   std::vector<WorkerView> workers_;
-  std::vector<Incarnation> proven_;  // the workers of the route that the last canaries proved; only the thread's
+  std::vector<Incarnation> proven_;  // the workers of the route that the last canaries proved
 
   std::thread thread_;
 };

@@ -117,7 +117,7 @@ GatewayBed::GatewayBed(BedOptions options) : options_(std::move(options)) {
   if (options_.answer_tokens == 0) text.end_of_generation = -1;  // no token ends an answer by chance
   text_ = CreateFakeTextModel(text);
   options_.gateway.listen = "127.0.0.1:0";
-  options_.limits.monitor.interval = std::chrono::milliseconds(50);
+  options_.limits.monitor.interval = options_.monitor_interval;
   auto started = StartGateway(options_.gateway, options_.limits, *cluster_->route, *text_, links, cluster_->clock);
   EXPECT_TRUE(started.ok()) << started.status().message();
   if (!started.ok()) std::abort();

@@ -27,6 +27,7 @@ struct BedOptions {
   uint32_t context_tokens = 512;
   uint32_t answer_tokens = 0;     // above 0: every answer ends after that many tokens
   bool wait_ready = true;
+  Duration monitor_interval = std::chrono::milliseconds(50);
   bool has_tokenizer = true;
 };
 

@@ -51,6 +51,20 @@ TEST(ReadinessTest, IsRedWhileAStageIsGoneAndGreenAfterItsReturn) {
   EXPECT_EQ(again["choices"][0]["text"], bed.ExpectedCompletion("keep me", 4));
 }
 
+TEST(ReadinessTest, AWorkerThatCameBackBetweenTwoLooksIsNotProvenYet) {
+  BedOptions options;
+  options.monitor_interval = std::chrono::hours(1);  // only the first look, at the start
+  GatewayBed bed(options);
+  bed.shard(1).Restart();
+  Route& route = *bed.cluster().route;
+  const uint64_t generation = route.generation();
+  route.ReportLost(generation, "seen by an answer");
+  ASSERT_TRUE(route.WaitForRepair(generation, bed.cluster().clock.Now() + std::chrono::seconds(30), nullptr).ok());
+  const std::string reply = bed.Get("/readyz");
+  EXPECT_EQ(StatusOf(reply), 503);
+  EXPECT_NE(reply.find("being proven"), std::string::npos) << reply;
+}
+
 TEST(ReadinessTest, ADownRouteIsA503ThatNamesTheStage) {
   GatewayBed bed;
   bed.shard(2).Kill();
