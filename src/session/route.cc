@@ -198,7 +198,9 @@ void Route::Impl::Repair() {
     const bool serving = state == RouteState::kServing;
     if (serving) {
       backoff = kBackoffFirst;
-      clock.waiting().WaitFor(changed, lock, kWatchInterval, [&] { return stopping || state != RouteState::kServing; });
+      // A stage that was silent just now is asked again at once: with nobody else asking, its death is known after one interval.
+      const Duration pause = misses > 0 ? kBackoffFirst : kWatchInterval;
+      clock.waiting().WaitFor(changed, lock, pause, [&] { return stopping || state != RouteState::kServing; });
       if (stopping) return;
     }
     const bool watching = state == RouteState::kServing;

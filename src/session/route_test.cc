@@ -240,13 +240,47 @@ class PatientClock : public SystemClock {
     }
     void Notify(std::condition_variable& changed) override { changed.notify_all(); }
     void Sleep(Duration) override {}
-    std::unique_ptr<Background> Start(std::function<void()> work) override { return threads_.Start(std::move(work)); }
-
-   private:
-    Waiting& threads_ = SystemClock().waiting();
+    std::unique_ptr<Background> Start(std::function<void()> work) override { return SystemClock().waiting().Start(std::move(work)); }
   };
   mutable Patient waiting_;
 };
+
+// Its waits of two seconds or more end when the test says so, shorter ones at once.
+class LeapingClock : public SystemClock {
+ public:
+  Waiting& waiting() const override { return waiting_; }
+  void Leap() { ++waiting_.leaps; }
+  int long_waits() const { return waiting_.long_waits; }
+
+ private:
+  class Leaping : public Waiting {
+   public:
+    bool WaitFor(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Duration at_most, const std::function<bool()>& holds) override {
+      if (at_most < seconds(2) || holds()) return holds();
+      ++long_waits;
+      while (!holds() && leaps == 0) changed.wait_for(lock, std::chrono::milliseconds(1));
+      if (!holds()) --leaps;
+      return holds();
+    }
+    void Notify(std::condition_variable& changed) override { changed.notify_all(); }
+    void Sleep(Duration) override {}
+    std::unique_ptr<Background> Start(std::function<void()> work) override { return SystemClock().waiting().Start(std::move(work)); }
+
+    std::atomic<int> leaps{0}, long_waits{0};
+  };
+  mutable Leaping waiting_;
+};
+
+TEST_F(RouteTest, AMissedLookIsRepeatedAtOnce) {
+  LeapingClock clock;
+  Route route({&links_[0], &links_[1]}, clock);
+  ASSERT_TRUE(route.Connect(seconds(5)).ok());
+  Answer(0, TransportFault{"connection refused"});  // and nobody reports it
+  clock.Leap();
+  // The watch waited for its first look; if it waits like that again, it has not found out.
+  while (route.state() == RouteState::kServing && clock.long_waits() < 2) std::this_thread::yield();
+  EXPECT_EQ(route.state(), RouteState::kBroken);
+}
 
 // Answers Describe until told to stand still.
 class StandingLink : public ScriptedLink {
