@@ -1,6 +1,8 @@
 #include "cli/shard_probe.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +21,8 @@ namespace meshnet::cli {
 namespace {
 
 constexpr uint32_t kProbeContext = 256;
+constexpr std::chrono::seconds kProbeSecondsLeast{600};
+constexpr uint64_t kBytesPerSecond = 16'000'000;
 
 // File in the cache whose presence says that this very shard ran with these very options on this very build; empty when nothing can be kept.
 std::string RecordPath(const EngineOptions& options) {
@@ -48,7 +52,22 @@ void RunOnce(Engine& engine, uint32_t rows, const std::vector<Token>& tokens) {
   if (engine.Run(std::span<const EngineStep>(&step, 1)).front().fate == EngineFate::kLost) engine.Remove(step.sequence);
 }
 
+// False when it still runs after `limit`.
+bool WaitForEnd(const ChildProcess& child, Duration limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+    pollfd entry = {child.pid_fd, POLLIN, 0};
+    if (poll(&entry, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 3600 * 1000))) > 0) return true;
+    if (left <= 0) return false;
+  }
+}
+
 }  // namespace
+
+Duration ProbeLimit(uint64_t shard_bytes) {
+  return kProbeSecondsLeast + std::chrono::seconds(shard_bytes / kBytesPerSecond);
+}
 
 Status ProbeShard(const EngineOptions& given) {
   EngineOptions options = given;
@@ -65,15 +84,21 @@ Status ProbeShard(const EngineOptions& given) {
   return OkStatus();
 }
 
-Status ProbeInChild(const std::string& program, const std::vector<std::string>& arguments, const EngineOptions& options) {
+Status ProbeInChild(const std::string& program, const std::vector<std::string>& arguments, const EngineOptions& options, Duration limit) {
   std::string record = RecordPath(options);
   if (!record.empty() && access(record.c_str(), F_OK) == 0) return OkStatus();
   Result<ChildProcess> child = StartChild(program, arguments);
   if (!child.ok()) return child.status();
+  const bool ended = WaitForEnd(*child, limit);
+  if (!ended) kill(child->pid, SIGKILL);
   int status = 0;
   while (waitpid(child->pid, &status, 0) < 0 && errno == EINTR) {
   }
   child->CloseAll();
+  if (!ended) {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit).count();
+    return BadModel(options.shard_path + ": llama.cpp had not run this shard after " + std::to_string(seconds) + " s, so it is not served");
+  }
   if (WIFSIGNALED(status)) {
     return BadModel(options.shard_path + ": llama.cpp ends its process with " + DescribeEnd(status) +
                     " on this shard, so it is not served; its own message is above");

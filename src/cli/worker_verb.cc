@@ -96,12 +96,12 @@ Status CheckOwnMemory(const OpenedShard& shard, const plan::KvEstimate& kv, cons
   return CheckMemory("layers " + shard.identity.range.Text() + " of " + shard.identity.model_name, {need});
 }
 
-Status Probe(const std::string& path, const WorkerSettings& settings, EngineOptions engine) {
+Status Probe(const std::string& path, const WorkerSettings& settings, EngineOptions engine, uint64_t shard_bytes) {
   std::vector<std::string> arguments = {"worker", "--probe", "--shard", path};
   std::vector<std::string> flags = settings.ToArguments();
   arguments.insert(arguments.end(), flags.begin(), flags.end());
   engine.shard_path = path;
-  return ProbeInChild("/proc/self/exe", arguments, engine);
+  return ProbeInChild("/proc/self/exe", arguments, engine, ProbeLimit(shard_bytes));
 }
 
 Status ServeShard(const WorkerWish& wish, const WorkerFlags& flags, const Arguments& arguments, const std::string& path) {
@@ -127,7 +127,7 @@ Status ServeShard(const WorkerWish& wish, const WorkerFlags& flags, const Argume
     return gguf::VerifyShardIdentity(shard->file, shard->identity, [&progress](uint64_t done, uint64_t total) { progress.Update(done, total); });
   }();
   if (!verified.ok()) return verified;
-  Status probed = Probe(path, *settings, engine);
+  Status probed = Probe(path, *settings, engine, shard->shape.weight_bytes);
   if (!probed.ok()) return probed;
 
   ShardWorkerOptions options = wish.options;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "process/process_bed.h"
 
@@ -154,6 +155,24 @@ TEST_F(ExitCodesTest, WhatIsNoModelIsFiveEverywhere) {
     }
   }
   EXPECT_FALSE(std::filesystem::exists(Path("out")));
+}
+
+// An assertion of llama.cpp's own, which only computing meets: its norm takes no negative epsilon.
+TEST_F(ExitCodesTest, AShardOnWhichLlamaAbortsIsFiveAndNotServed) {
+  const std::string key = "llama.attention.layer_norm_rms_epsilon";
+  std::string bytes = tiny::TestFolder::Read(PlainModel());
+  const size_t value = bytes.find(key) + key.size() + sizeof(uint32_t);  // behind its type
+  ASSERT_LT(value, bytes.size());
+  const float negative = -1;
+  std::memcpy(bytes.data() + value, &negative, sizeof negative);
+  const std::string model = Path("aborts.gguf");
+  tiny::TestFolder::Write(model, bytes);
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"worker", "--model", model, "--layers", "0:2", "--listen", "127.0.0.1:0"},
+                                                    std::vector<std::string>{"serve", model, "--shards", "2", "--port", "0", "-t", "1"}}) {
+    Finished finished = Meshnet(arguments);
+    EXPECT_EQ(finished.code, 5) << arguments[0] << ": " << finished.err;
+    EXPECT_THAT(finished.err, testing::AllOf(HasSubstr("signal 6"), HasSubstr("is not served"))) << arguments[0];
+  }
 }
 
 TEST_F(ExitCodesTest, TooLittleMemoryIsSixBeforeLoading) {
