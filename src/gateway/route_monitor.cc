@@ -62,6 +62,7 @@ RouteMonitor::RouteMonitor(Route& route, std::vector<ShardLink*> links, SessionP
     : route_(route), links_(std::move(links)), pool_(pool), metrics_(metrics), clock_(clock), options_(std::move(options)) {
   for (ShardLink* link : links_) workers_.push_back({link->address(), std::nullopt, std::nullopt, false});
   thread_ = std::thread([this] { Loop(); });
+  prover_ = std::thread([this] { ProveLoop(); });
 }
 
 RouteMonitor::~RouteMonitor() { Stop(); }
@@ -76,7 +77,9 @@ void RouteMonitor::BeginStop() {
 
 void RouteMonitor::Stop() {
   BeginStop();
-  if (thread_.joinable()) thread_.join();
+  for (std::thread* thread : {&thread_, &prover_}) {
+    if (thread->joinable()) thread->join();
+  }
 }
 
 std::string RouteMonitor::not_ready() const {
@@ -87,8 +90,9 @@ std::string RouteMonitor::not_ready() const {
     return trouble.empty() ? "the route is being connected" : trouble;
   }
   std::lock_guard lock(mutex_);
+  if (!trouble_.empty()) return trouble_;
   // A worker that was started anew may serve before the next look finds it.
-  return trouble_.empty() && IncarnationsOf(*view) != proven_ ? kBeingProven : trouble_;
+  return IncarnationsOf(*view) == canary_workers_ ? canary_trouble_ : kBeingProven;
 }
 
 std::vector<WorkerView> RouteMonitor::AskWorkers(Duration limit) {
@@ -167,20 +171,35 @@ void RouteMonitor::Judge(const std::vector<WorkerView>& workers) {
     if (worker->description->state != ShardState::kServing) return Say(name + " is " + Name(worker->description->state));
   }
   const std::vector<Incarnation> incarnations = IncarnationsOf(*view);
-  bool proven = false;
   {
     std::lock_guard lock(mutex_);
-    proven = incarnations == proven_;
+    // The same processes were proven already: a network that was away for a moment changed nothing in them.
+    const bool proven = incarnations == canary_workers_ && canary_trouble_.empty();
+    if (!proven && !canary_runs_) {
+      if (incarnations != canary_workers_) canary_trouble_ = kBeingProven;
+      canary_workers_ = incarnations;
+      canary_runs_ = true;
+    }
   }
-  // The same processes were proven already: a network that was away for a moment changed nothing in them.
-  if (proven) return Say("");
-  Say(kBeingProven);
-  std::string trouble = Prove();
-  if (trouble.empty()) {
-    std::lock_guard lock(mutex_);
-    proven_ = incarnations;
+  wake_.notify_all();
+  Say("");
+}
+
+void RouteMonitor::ProveLoop() {
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] { return stopping_ || canary_runs_; });
+      if (stopping_) return;
+    }
+    std::string trouble = Prove();
+    {
+      std::lock_guard lock(mutex_);
+      canary_trouble_ = std::move(trouble);
+      canary_runs_ = false;
+    }
+    TellLog();
   }
-  Say(std::move(trouble));
 }
 
 std::string RouteMonitor::Prove() {
@@ -206,7 +225,8 @@ std::optional<Token> RouteMonitor::RunCanary(std::string* trouble) {
   request.sampling.temperature = 0;
   request.sampling.logprobs_wanted = true;
   // Only a worker that is new needs a canary, and with it every idle session's KV is worth nothing: none is lost when one makes room.
-  auto turn = pool_.Acquire(kCanaryOwner, request.prompt, clock_.Now() + options_.canary_limit, cancelled);
+  // Under load the line may be long, and readiness would wait as long.
+  auto turn = pool_.AcquireFirst(kCanaryOwner, request.prompt, clock_.Now() + options_.canary_limit, cancelled);
   if (const auto* refusal = std::get_if<TurnRefusal>(&turn)) {
     *trouble = std::string("no session for it, ") + Name(*refusal);
     return std::nullopt;
@@ -231,13 +251,22 @@ std::optional<Token> RouteMonitor::RunCanary(std::string* trouble) {
 }
 
 void RouteMonitor::Say(std::string trouble) {
+  {
+    std::lock_guard lock(mutex_);
+    trouble_ = std::move(trouble);
+  }
+  TellLog();
+}
+
+void RouteMonitor::TellLog() {
+  const std::string trouble = not_ready();
   const Time now = clock_.Now();
   {
     std::lock_guard lock(mutex_);
-    if (trouble_ == trouble) return;
+    if (told_ == trouble) return;
     // A dead worker is described in changing words; only being ready or not is news each time.
-    const bool news = trouble.empty() || trouble_.empty() || now - said_ >= kSayInterval;
-    trouble_ = trouble;
+    const bool news = trouble.empty() || told_.empty() || now - said_ >= kSayInterval;
+    told_ = trouble;
     if (!news) return;
     said_ = now;
   }

@@ -1,5 +1,5 @@
-// Watches the route with a thread of its own: asks every worker for its state about once a second, and proves a new route with two canary runs
-// before it is called ready. Thread-safe.
+// Watches the route with two threads of its own: one asks every worker for its state about once a second, the other proves a route with new
+// workers by canary runs before it is called ready. Thread-safe.
 #pragma once
 
 #include <condition_variable>
@@ -37,9 +37,9 @@ class RouteMonitor {
   // Everything outlives the monitor.
   RouteMonitor(Route& route, std::vector<ShardLink*> links, SessionPool& pool, Metrics& metrics, const Clock& clock, MonitorOptions options);
   ~RouteMonitor();  // as Stop
-  // Tells the thread to end.
+  // Tells the threads to end.
   void BeginStop();
-  // The same, and waits for it.
+  // The same, and waits for them.
   void Stop();
 
   // Empty: the route is proven, with the very workers it has now, and every stage answered lately. Otherwise why not, naming stage, range and cause.
@@ -50,10 +50,14 @@ class RouteMonitor {
  private:
   void Loop();
   void Judge(const std::vector<WorkerView>& workers);
+  // Canaries stand in line for a session and may take long, so the looks at the workers do not wait for them.
+  void ProveLoop();
   // The canary's verdict on the route as it is now; empty when proven.
   std::string Prove();
   std::optional<Token> RunCanary(std::string* trouble);
+  // What the latest look found.
   void Say(std::string trouble);
+  void TellLog();
 
   Route& route_;
   const std::vector<ShardLink*> links_;
@@ -62,15 +66,18 @@ class RouteMonitor {
   const Clock& clock_;
   const MonitorOptions options_;
 
-  mutable std::mutex mutex_;  // guards all below but the thread
+  mutable std::mutex mutex_;  // guards all below but the threads
   std::condition_variable wake_;
   bool stopping_ = false;
-  std::string trouble_ = "the route has not been proven yet";
+  std::string trouble_ = "the workers have not been asked yet";
+  std::string told_ = "nothing yet";  // to the log
   Time said_{};  // when the log was last told of a trouble
   std::vector<WorkerView> workers_;
-  std::vector<Incarnation> proven_;  // the workers of the route that the last canaries proved
+  std::vector<Incarnation> canary_workers_;  // whom the latest canaries went through, or do now
+  std::string canary_trouble_;               // what they found; empty: proven
+  bool canary_runs_ = false;
 
-  std::thread thread_;
+  std::thread thread_, prover_;
 };
 
 }  // namespace meshnet::gateway

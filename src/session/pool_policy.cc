@@ -30,6 +30,11 @@ std::optional<TurnLine::Ticket> TurnLine::Join(uint32_t waiting_max, uint32_t tu
   return next_++;
 }
 
+TurnLine::Ticket TurnLine::JoinFirst() {
+  line_.push_front(next_);
+  return next_++;
+}
+
 void TurnLine::Leave(Ticket ticket) { std::erase(line_, ticket); }
 
 uint32_t SessionsThatFit(const RouteLimits& limits) {

@@ -22,6 +22,8 @@ class TurnLine {
 
   // Nothing when `waiting_max` wait already, unless the turn would come at once.
   std::optional<Ticket> Join(uint32_t waiting_max, uint32_t turns_free);
+  // Before everybody, whoever waits.
+  Ticket JoinFirst();
   // The first in line goes as soon as a turn is free.
   bool MayGo(Ticket ticket, uint32_t turns_free) const { return turns_free > 0 && !line_.empty() && line_.front() == ticket; }
   // It went, or gave up.

@@ -32,6 +32,16 @@ TEST(TurnLineTest, AFreeTurnNeedsNoPlaceInLine) {
   EXPECT_FALSE(line.Join(0, 1)) << "the one before has not gone yet";
 }
 
+TEST(TurnLineTest, OneMayGoBeforeEverybody) {
+  TurnLine line;
+  const auto waiting = line.Join(1, 0);
+  const TurnLine::Ticket first = line.JoinFirst();
+  EXPECT_TRUE(line.MayGo(first, 1));
+  EXPECT_FALSE(line.MayGo(*waiting, 1));
+  line.Leave(first);
+  EXPECT_TRUE(line.MayGo(*waiting, 1));
+}
+
 TEST(TurnLineTest, WhoGivesUpInTheMiddleHoldsNobodyUp) {
   TurnLine line;
   const auto first = line.Join(9, 0), second = line.Join(9, 0), third = line.Join(9, 0);

@@ -56,7 +56,8 @@ struct SessionPool::Impl {
   uint32_t answers_max() const { return options.answers_max > 0 ? std::min(options.answers_max, sessions_max) : sessions_max; }
   uint32_t turns_free() const { return answers_max() > answering ? answers_max() - answering : 0; }
 
-  std::optional<TurnRefusal> WaitTurn(Time deadline, const std::function<bool()>& cancelled);
+  enum class Place { kFirst, kLast };  // in the line
+  std::optional<TurnRefusal> WaitTurn(Place place, Time deadline, const std::function<bool()>& cancelled);
   std::unique_ptr<Lease::Held> TakeSession(const std::string& owner, std::span<const Token> prompt,
                                            std::vector<std::unique_ptr<DrivenSession>>& released);
   void GiveBack(uint64_t handle, bool discard);
@@ -89,7 +90,7 @@ struct SessionPool::Lease::Held {
 };
 
 // On success the caller has a turn: `answering` counts it.
-std::optional<TurnRefusal> SessionPool::Impl::WaitTurn(Time deadline, const std::function<bool()>& cancelled) {
+std::optional<TurnRefusal> SessionPool::Impl::WaitTurn(Place place, Time deadline, const std::function<bool()>& cancelled) {
   std::optional<TurnLine::Ticket> ticket;
   for (;;) {
     {
@@ -97,7 +98,7 @@ std::optional<TurnRefusal> SessionPool::Impl::WaitTurn(Time deadline, const std:
       LookAtRoute();
       std::optional<TurnRefusal> refusal;
       if (!ticket && !stopped) {
-        ticket = line.Join(options.waiting_max, turns_free());
+        ticket = place == Place::kFirst ? line.JoinFirst() : line.Join(options.waiting_max, turns_free());
         if (!ticket) return TurnRefusal::kLineFull;
       }
       auto ready = [&] { return stopped || line.MayGo(*ticket, turns_free()); };
@@ -187,7 +188,17 @@ SessionPool::~SessionPool() {
 
 std::variant<SessionPool::Lease, TurnRefusal> SessionPool::Acquire(const std::string& owner, std::span<const Token> prompt, Time deadline,
                                                                    const std::function<bool()>& cancelled) {
-  if (std::optional<TurnRefusal> refusal = impl_->WaitTurn(deadline, cancelled)) return *refusal;
+  if (std::optional<TurnRefusal> refusal = impl_->WaitTurn(Impl::Place::kLast, deadline, cancelled)) return *refusal;
+  return TakeLease(owner, prompt);
+}
+
+std::variant<SessionPool::Lease, TurnRefusal> SessionPool::AcquireFirst(const std::string& owner, std::span<const Token> prompt, Time deadline,
+                                                                        const std::function<bool()>& cancelled) {
+  if (std::optional<TurnRefusal> refusal = impl_->WaitTurn(Impl::Place::kFirst, deadline, cancelled)) return *refusal;
+  return TakeLease(owner, prompt);
+}
+
+SessionPool::Lease SessionPool::TakeLease(const std::string& owner, std::span<const Token> prompt) {
   std::vector<std::unique_ptr<DrivenSession>> released;
   Lease lease(impl_->TakeSession(owner, prompt, released));
   for (const std::unique_ptr<DrivenSession>& session : released) session->Release(impl_->options.release_timeout);

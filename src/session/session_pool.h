@@ -66,6 +66,10 @@ class SessionPool {
   std::variant<Lease, TurnRefusal> Acquire(const std::string& owner, std::span<const Token> prompt, Time deadline,
                                            const std::function<bool()>& cancelled);
 
+  // The same before everybody who waits, however many: for the one who finds out whether the route answers at all.
+  std::variant<Lease, TurnRefusal> AcquireFirst(const std::string& owner, std::span<const Token> prompt, Time deadline,
+                                                const std::function<bool()>& cancelled);
+
   struct Counts {
     uint32_t answering = 0;
     uint32_t waiting = 0;
@@ -90,6 +94,8 @@ class SessionPool {
 
  private:
   struct Impl;
+  Lease TakeLease(const std::string& owner, std::span<const Token> prompt);
+
   std::unique_ptr<Impl> impl_;
 };
 

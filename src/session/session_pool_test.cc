@@ -5,6 +5,8 @@
 
 #include <atomic>
 #include <latch>
+#include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -123,6 +125,34 @@ TEST_F(SessionPoolTest, RefusesAtTheBoundTheDeadlineAndOnCancel) {
   cancel = true;
   waiter.join();
   EXPECT_EQ(pool.counts().waiting, 0u);
+}
+
+TEST_F(SessionPoolTest, OneMayGoBeforeTheLine) {
+  SessionPoolOptions options;
+  options.answers_max = 1;
+  options.waiting_max = 1;
+  SessionPool pool(route_, clock_, options);
+  const std::vector<Token> prompt = {1};
+  std::optional<SessionPool::Lease> busy = Take(pool, "a", prompt);
+  std::mutex mutex;
+  std::vector<std::string> went;
+  auto go = [&](const std::string& name, auto acquire) {
+    auto turn = (pool.*acquire)("b", prompt, Soon(), nullptr);
+    ASSERT_TRUE(std::holds_alternative<SessionPool::Lease>(turn));
+    std::lock_guard lock(mutex);
+    went.push_back(name);
+  };
+  auto await = [&pool](uint32_t waiting) {
+    while (pool.counts().waiting < waiting) std::this_thread::yield();
+  };
+  std::thread last([&] { go("last", &SessionPool::Acquire); });
+  await(1);
+  std::thread first([&] { go("first", &SessionPool::AcquireFirst); });
+  await(2);
+  busy.reset();
+  first.join();
+  last.join();
+  EXPECT_EQ(went, (std::vector<std::string>{"first", "last"}));
 }
 
 TEST_F(SessionPoolTest, StopSendsTheLineHomeAndReleasesTheIdle) {

@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <cmath>
+#include <future>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -63,6 +64,32 @@ TEST(ReadinessTest, AWorkerThatCameBackBetweenTwoLooksIsNotProvenYet) {
   const std::string reply = bed.Get("/readyz");
   EXPECT_EQ(StatusOf(reply), 503);
   EXPECT_NE(reply.find("being proven"), std::string::npos) << reply;
+}
+
+TEST(ReadinessTest, TheWorkersAreLookedAtWhileACanaryWaits) {
+  BedOptions options;
+  options.sessions_max = 1;
+  options.limits.monitor.answer_limit = std::chrono::milliseconds(100);  // the blocked stage does not tell its figures
+  GatewayBed bed(options);
+  bed.shard(2).Block();
+  RawHttpClient client(bed.address());
+  client.Send(GatewayBed::PostBytes("/v1/completions", Request("abc", 30)));
+  bed.shard(2).WaitBlocked();  // with the only session
+  bed.shard(0).Restart();
+  WaitUntil([&] { return bed.Metric("meshnet_requests_waiting") == 1; });  // the canary of the new worker
+  ShardHost& host = bed.cluster().host(0);
+  OpenRequest open;
+  open.key.session = RandomId<SessionId>();
+  open.model_root = host.description().model_root;
+  open.range = host.description().range;
+  for (const uint64_t epoch : {2, 1}) {
+    open.key.epoch = Epoch(epoch);
+    std::promise<bool> opened;
+    host.Open(open, [&opened](Reply<OpenReply> reply) { opened.set_value(std::holds_alternative<OpenReply>(reply)); });
+    EXPECT_EQ(opened.get_future().get(), epoch == 2);
+  }
+  WaitUntil([&] { return bed.Metric("meshnet_refusals_total{reason=\"epoch-stale\"}") == 1; });
+  EXPECT_EQ(bed.Metric("meshnet_requests_waiting"), 1) << "and the canary still waits";
 }
 
 TEST(ReadinessTest, ADownRouteIsA503ThatNamesTheStage) {
