@@ -100,7 +100,12 @@ class HttpBackend : public ChatBackend {
       if (stream.error_body.size() < kErrorBodyMax) stream.error_body.append(bytes);
       return true;
     }
-    for (const std::string& data : stream.splitter.Feed(bytes)) {
+    const std::vector<std::string> events = stream.splitter.Feed(bytes);
+    if (stream.splitter.overflowed()) {
+      stream.trouble = "an event of more than " + std::to_string(kEventBytesMax >> 20) + " MiB came; is this a gateway?";
+      return false;
+    }
+    for (const std::string& data : events) {
       if (data == "[DONE]") {
         stream.done = true;
         continue;
@@ -123,8 +128,13 @@ class HttpBackend : public ChatBackend {
 std::vector<std::string> EventSplitter::Feed(std::string_view bytes) {
   std::vector<std::string> events;
   for (char byte : bytes) {
+    if (overflowed_) break;
     if (byte != '\n') {
       line_.push_back(byte);
+      if (line_.size() + data_.size() > kEventBytesMax) {
+        overflowed_ = true;
+        line_.clear(), data_.clear();
+      }
       continue;
     }
     if (!line_.empty() && line_.back() == '\r') line_.pop_back();

@@ -20,6 +20,17 @@ TEST(EventSplitterTest, FindsEventsHoweverTheBytesAreCut) {
   }
 }
 
+TEST(EventSplitterTest, AnEndlessEventIsNotKept) {
+  for (const std::string& piece : {std::string(1 << 16, 'x'), "data: " + std::string(1 << 16, 'x') + "\n"}) {
+    EventSplitter splitter;
+    size_t fed = 0;
+    for (; fed <= 2 * kEventBytesMax && !splitter.overflowed(); fed += piece.size()) EXPECT_TRUE(splitter.Feed(piece).empty());
+    EXPECT_TRUE(splitter.overflowed());
+    EXPECT_GE(fed, kEventBytesMax - piece.size()) << "a large event is no fault";
+    EXPECT_TRUE(splitter.Feed("\n\ndata: more\n\n").empty());
+  }
+}
+
 TEST(ConversationTest, TakesTextOutOfAStreamChunk) {
   struct Row {
     const char* event;
