@@ -27,6 +27,8 @@ struct HotKvConfig {
   Duration ttl = std::chrono::seconds(600);
   uint32_t window_steps = 4;            // unacknowledged steps (queued, or committed with a kept reply) of one session
   uint32_t pending_tokens_max = 2048;   // tokens of queued steps of one session
+  uint64_t logits_bytes_max = 64u << 20;  // full logits in unacknowledged replies of one session, those of queued steps included; one step
+                                          // alone may have more
   uint32_t chunk_rows_max = 512;        // tokens of one step
   uint32_t vocabulary_size = 0;         // token ids are [0, vocabulary_size)
   uint32_t tombstones_max = 4096;

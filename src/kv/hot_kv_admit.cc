@@ -11,6 +11,12 @@ namespace {
 constexpr Duration kCreditRetry = std::chrono::milliseconds(10);
 
 std::string Count(uint64_t number) { return std::to_string(number); }
+// Of the full logits that a step asks for.
+uint64_t LogitsBytes(const Step& step, uint32_t vocabulary_size) {
+  if (!step.logits_wanted || step.rows == RowsWanted::kNone) return 0;
+  return (step.rows == RowsWanted::kAll ? step.tokens.size() : 1) * vocabulary_size * sizeof(float);
+}
+
 std::string EpochText(const Step& step) { return "epoch " + Count(step.key.epoch.value) + ", step " + Count(step.seq.value) + ": "; }
 
 }  // namespace
@@ -128,10 +134,14 @@ std::optional<Refusal> HotKv::Impl::CheckRoom(const SessionRecord& session, cons
   // An acknowledgement counts here already, but is applied only if the step is admitted.
   const uint64_t acked = std::max(session.acked, step.ack).value;
   const uint64_t pending = session.timeline.queued_tokens() + step.tokens.size();
-  if (step.seq.value > acked + config.window_steps || pending > config.pending_tokens_max) {
+  const uint64_t logits = LogitsBytes(step, config.vocabulary_size);
+  const uint64_t kept_logits = session.LogitsBytesAfter(StepSeq(acked));
+  const bool logits_fit = logits == 0 || kept_logits == 0 || kept_logits + logits <= config.logits_bytes_max;
+  if (step.seq.value > acked + config.window_steps || pending > config.pending_tokens_max || !logits_fit) {
     Refusal refusal = Refuse(step.key, Reason::kCreditExceeded, Detail::kNone,
-                             EpochText(step) + "credit ends at step " + Count(acked + config.window_steps) + " and " +
-                                 Count(config.pending_tokens_max) + " queued tokens");
+                             EpochText(step) + "credit ends at step " + Count(acked + config.window_steps) + ", " +
+                                 Count(config.pending_tokens_max) + " queued tokens and " + Count(config.logits_bytes_max) +
+                                 " bytes of unacknowledged logits");
     refusal.retry_after = kCreditRetry;
     return refusal;
   }
@@ -163,6 +173,7 @@ StepDecision HotKv::Admit(const Step& step, std::optional<Refusal> fields, Time 
   queued.fingerprint = fingerprint;
   queued.digest_after = session.timeline.Queue(step.start, step.tokens);
   queued.deadline = step.deadline;
+  queued.logits_bytes = LogitsBytes(step, kv.config.vocabulary_size);
   session.Acknowledge(step.ack);
   session.queue.push_back(queued);
   kv.UpdateIdle(session);

@@ -71,7 +71,7 @@ Settled HotKv::Impl::SettleDone(SessionRecord& session, std::shared_ptr<StepResu
   result->kv_tokens_reserved = session.reserved_tokens;
   Settled settled;
   settled.result = std::move(result);
-  session.replies.push_back({step.seq, step.fingerprint, settled.result});
+  session.replies.push_back({step.seq, step.fingerprint, settled.result, step.logits_bytes});
   UpdateIdle(session);
   ++counts.steps_committed;
   counts.tokens_committed += step.token_count;

@@ -167,6 +167,53 @@ TEST_F(HotKvTest, AStepThatRunsInAPoisonedShardIsRefusedOnce) {
   EXPECT_EQ(kv_.Stats(now_).sessions_lost, 1u);
 }
 
+TEST_F(HotKvTest, UnacknowledgedLogitsHaveABound) {
+  HotKvConfig config = Config();
+  config.logits_bytes_max = 3 * 100 * sizeof(float);  // three rows
+  HotKv kv(config, probe_);
+  OpenRequest request;
+  request.key = Key(1);
+  request.reserve_tokens = 64;
+  ASSERT_TRUE(std::holds_alternative<OpenAccepted>(kv.Open(request, now_)));
+  std::vector<Token> log;
+  auto step_of = [&](uint64_t seq, uint32_t tokens, RowsWanted rows) {
+    Step step = MakeStep(Key(1), seq, std::vector<Token>(tokens, 1));
+    step.start = PastLen(static_cast<uint32_t>(log.size()));
+    step.prefix_digest = DigestOfPrefix("", log);
+    step.rows = rows;
+    step.logits_wanted = true;
+    step.ack = StepSeq(0);
+    return step;
+  };
+  auto commit = [&](const Step& step) {
+    const StepDecision decision = kv.Admit(step, std::nullopt, now_);
+    ASSERT_TRUE(std::holds_alternative<StepAdmitted>(decision));
+    const Ticket ticket = std::get<StepAdmitted>(decision).ticket;
+    ASSERT_TRUE(kv.Start(ticket, now_));
+    kv.Settle(ticket, StepFate::kDone, std::make_shared<StepResult>(), "", now_);
+    log.insert(log.end(), step.tokens.begin(), step.tokens.end());
+  };
+  commit(step_of(1, 5, RowsWanted::kAll));  // more than the bound, but alone
+  Step next = step_of(2, 2, RowsWanted::kAll);
+  const std::string before = kv.Snapshot();
+  const StepDecision refused = kv.Admit(next, std::nullopt, now_);
+  ASSERT_TRUE(std::holds_alternative<Refusal>(refused));
+  EXPECT_EQ(std::get<Refusal>(refused).reason, Reason::kCreditExceeded);
+  EXPECT_TRUE(std::get<Refusal>(refused).retry_after);
+  EXPECT_EQ(kv.Snapshot(), before);
+  next.ack = StepSeq(1);
+  commit(next);  // two rows are kept now
+  Step third = step_of(3, 9, RowsWanted::kLast);
+  third.ack = StepSeq(1);
+  ASSERT_TRUE(std::holds_alternative<StepAdmitted>(kv.Admit(third, std::nullopt, now_)));  // and one is queued
+  log.insert(log.end(), third.tokens.begin(), third.tokens.end());
+  Step fourth = step_of(4, 1, RowsWanted::kLast);
+  fourth.ack = StepSeq(1);
+  EXPECT_TRUE(std::holds_alternative<Refusal>(kv.Admit(fourth, std::nullopt, now_)));
+  fourth.logits_wanted = false;
+  EXPECT_TRUE(std::holds_alternative<StepAdmitted>(kv.Admit(fourth, std::nullopt, now_))) << "other steps go on";
+}
+
 TEST_F(HotKvTest, ATicketOfAnEarlierLifeStartsNothing) {
   Open(Key(1));
   const Ticket ticket = Admit(MakeStep(Key(1), 1, {1}));

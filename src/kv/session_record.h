@@ -25,6 +25,7 @@ struct QueuedStep {
   Fingerprint fingerprint;
   PrefixDigest digest_after;
   std::optional<Time> deadline;
+  uint64_t logits_bytes = 0;  // that its reply will hold
   bool executing = false;  // only the first of a queue
 
   PastLen end() const { return PastLen(start.value + token_count); }
@@ -34,6 +35,7 @@ struct KeptReply {
   StepSeq seq;
   Fingerprint fingerprint;
   std::shared_ptr<const StepResult> result;
+  uint64_t logits_bytes = 0;
 };
 
 // Idle sessions, the least recently committed first, ties by id: the order of victims. A busy session keeps its node, so that the way of a
@@ -63,6 +65,13 @@ struct SessionRecord {
   }
   const KeptReply* FindReply(StepSeq seq) const {
     return seq > acked && seq <= last ? &replies[seq.value - acked.value - 1] : nullptr;
+  }
+  // Of full logits, in the replies after `seq` and those that queued steps will have.
+  uint64_t LogitsBytesAfter(StepSeq from) const {
+    uint64_t bytes = 0;
+    for (const KeptReply& reply : replies) bytes += reply.seq > from ? reply.logits_bytes : 0;
+    for (const QueuedStep& step : queue) bytes += step.logits_bytes;
+    return bytes;
   }
   void Acknowledge(StepSeq seq) {
     if (seq <= acked) return;
