@@ -6,7 +6,7 @@ import sys
 
 ROWS = [
     ["base"],
-    ["protocol"],
+    ["protocol", "grammar"],
     ["gguf", "kv"],
     ["plan"],
     ["engine", "wire", "text"],

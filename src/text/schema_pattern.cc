@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "text/visible_text.h"
+#include "grammar/utf8.h"
 
 namespace meshnet::text {
 namespace {
@@ -201,7 +201,7 @@ class Rewriter {
     return number;
   }
 
-  uint32_t NextCodePoint() { return text::NextCodePoint(text_, &at_); }
+  uint32_t NextCodePoint() { return grammar::TakeCodePoint(text_, at_); }
 
   bool ReadHex(size_t digits, Class* set) {
     uint32_t code_point = 0;

@@ -37,14 +37,6 @@ Character CharacterAt(std::string_view bytes) {
 
 }  // namespace
 
-char32_t NextCodePoint(std::string_view text, size_t* at) {
-  const uint8_t first = static_cast<uint8_t>(text[(*at)++]);
-  const int more = first < 0xC0 ? 0 : first < 0xE0 ? 1 : first < 0xF0 ? 2 : 3;
-  char32_t code_point = more == 0 ? first : first & (0x3Fu >> more);
-  for (int i = 0; i < more && *at < text.size(); ++i) code_point = code_point << 6 | (static_cast<uint8_t>(text[(*at)++]) & 0x3Fu);
-  return code_point;
-}
-
 std::string ToUtf8(std::string_view bytes, size_t* unfinished) {
   std::string text;
   text.reserve(bytes.size());

@@ -39,9 +39,6 @@ class VisibleText {
   bool stopped_ = false;
 };
 
-// Reads one character of valid UTF-8 at `at` and moves behind it; of invalid text, something, but never beyond the end.
-char32_t NextCodePoint(std::string_view text, size_t* at);
-
 // Replaces each invalid sequence by U+FFFD. `unfinished` (may be null) receives the length of an incomplete character at the end, which is
 // then left out of the result.
 std::string ToUtf8(std::string_view bytes, size_t* unfinished);

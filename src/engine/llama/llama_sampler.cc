@@ -11,10 +11,10 @@
 #include "base/check.h"
 #include "common.h"
 #include "engine/llama/draw_sampler.h"
-#include "engine/llama/grammar_bounds.h"
 #include "engine/llama/llama_library.h"
 #include "engine/llama/sampling_bounds.h"
 #include "engine/llama/token_logprobs.h"
+#include "grammar/bounds.h"
 #include "llama.h"
 #include "sampling.h"
 
@@ -100,11 +100,11 @@ Status CheckWithModel(const SamplerModel& model, const SamplingParams& params) {
     }
   }
   if (params.grammar.empty()) return OkStatus();
-  const IsToken is_token = [&](std::string_view text) {
+  const grammar::IsToken is_token = [&](std::string_view text) {
     llama_token tokens[2];
     return llama_tokenize(vocab, text.data(), static_cast<int32_t>(text.size()), tokens, 2, false, true) == 1;
   };
-  if (Status status = CheckGrammar(params.grammar, GrammarBounds(), is_token); !status.ok()) return status;
+  if (Status status = grammar::CheckGrammar(params.grammar, {}, static_cast<uint32_t>(llama_vocab_n_tokens(vocab)), is_token); !status.ok()) return status;
   // llama.cpp aborts when a token that ends generation reaches a grammar that is not at its end.
   for (const std::vector<Token>& tokens : params.reasoning_budget_end) {
     if (AnyEndsGeneration(model, tokens)) return Refused("reasoning_budget_end holds a token that ends generation, which cannot be combined with a grammar");

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/llama/utf8_check.h"
+#include "grammar/utf8.h"
 
 namespace meshnet {
 namespace {
@@ -155,7 +155,7 @@ Status CheckSamplingBounds(const SamplingParams& params, const SamplingBounds& b
   }
   if (Status status = CheckStrings("dry_sequence_breakers", params.dry_sequence_breakers, bounds); !status.ok()) return status;
   if (params.generation_prompt.size() > bounds.generation_prompt_bytes_max || params.generation_prompt.find('\0') != std::string::npos ||
-      !IsUtf8(params.generation_prompt)) {
+      !grammar::IsUtf8(params.generation_prompt)) {
     return Refused("generation_prompt must be UTF-8 text of at most " + std::to_string(bounds.generation_prompt_bytes_max) + " bytes");
   }
   if (Status status = CheckTriggers(params, bounds); !status.ok()) return status;

@@ -20,7 +20,7 @@ struct SamplingBounds {
   size_t generation_prompt_bytes_max = 64 * 1024;
 };
 
-// kRefused names the parameter, its value when it is a number, and what is allowed. The grammar itself: grammar_bounds.h.
+// kRefused names the parameter, its value when it is a number, and what is allowed. The grammar itself: grammar/bounds.h.
 Status CheckSamplingBounds(const SamplingParams& params, const SamplingBounds& bounds);
 
 // Whether std::regex can run a trigger pattern in bounded time and stack: it recurses once per character of a repetition, and llama.cpp

@@ -6,9 +6,9 @@
 #include <exception>
 #include <memory>
 
+#include "grammar/bounds.h"
 #include "llama.h"
 #include "sampling.h"
-#include "text/grammar_bounds.h"
 #include "text/request_fields.h"
 
 namespace meshnet::text {
@@ -122,16 +122,16 @@ std::optional<ApiError> CheckConstraint(const LlamaVocabulary& vocabulary, const
   }
   const std::string& grammar = sampling.grammar.grammar;
   if (grammar.empty()) return std::nullopt;
-  const std::string subject = param == "grammar" ? "The grammar " : "The grammar made from \"" + param + "\" ";
-  const GrammarReport report = CheckGrammar(grammar, vocabulary.size(), {});
-  if (report.fault) return BadRequest(param, subject + *report.fault + ".");
-  for (const std::string& text : report.token_texts) {
-    const auto tokens = vocabulary.Tokenize(text, LlamaVocabulary::BeginningOfText::kNo, true);
-    if (!tokens || tokens->size() != 1) return BadRequest(param, subject + "names " + text.substr(0, 100) + ", which is not one token of this model.");
+  const grammar::IsToken is_token = [&](std::string_view token_text) {
+    const auto tokens = vocabulary.Tokenize(std::string(token_text), LlamaVocabulary::BeginningOfText::kNo, true);
+    return tokens && tokens->size() == 1;
+  };
+  if (Status status = grammar::CheckGrammar(grammar, {}, vocabulary.size(), is_token); !status.ok()) {
+    return BadRequest(param, "\"" + param + "\": " + status.message() + ".");
   }
   try {
     const std::unique_ptr<llama_sampler, SamplerDeleter> parsed(llama_sampler_init_grammar(vocabulary.vocab(), grammar.c_str(), "root"));
-    if (parsed == nullptr) return BadRequest(param, subject + "is not one that llama.cpp can parse.");
+    if (parsed == nullptr) return BadRequest(param, "\"" + param + "\": the grammar is not one that llama.cpp can parse.");
     if (sampling.grammar_lazy || !common_grammar_needs_prefill(sampling.grammar)) return std::nullopt;
     for (Token token : PrefillTokens(vocabulary, sampling.generation_prompt)) {
       // llama.cpp aborts on an end of generation inside a grammar.
@@ -139,7 +139,7 @@ std::optional<ApiError> CheckConstraint(const LlamaVocabulary& vocabulary, const
       llama_sampler_accept(parsed.get(), token);
     }
   } catch (const std::exception&) {
-    return BadRequest(param, subject + "does not fit the beginning of the answer that the chat template or the last message gives.");
+    return BadRequest(param, "\"" + param + "\": the grammar does not fit the beginning of the answer that the chat template or the last message gives.");
   }
   return std::nullopt;
 }

@@ -18,8 +18,8 @@ SamplingParams ToSamplingParams(const common_params_sampling& source, uint32_t c
 // The defaults that the file recommends (`general.sampling.*`), as llama-server reads them.
 void ReadRecommendedSampling(const LlamaVocabulary& vocabulary, common_params_sampling* sampling);
 
-// Nothing when llama.cpp parses the grammar, if there is one, and it takes the generation prompt; otherwise a 400 at `param`. A grammar that llama.cpp could not
-// parse would leave the answer unconstrained on stock llama-server.
+// Nothing when the grammar, if there is one, is one that the tail takes (grammar/bounds.h), llama.cpp parses it and it takes the generation prompt; otherwise
+// a 400 at `param`. A grammar that llama.cpp could not parse would leave the answer unconstrained on stock llama-server.
 std::optional<ApiError> CheckConstraint(const LlamaVocabulary& vocabulary, const common_params_sampling& sampling, const std::string& param);
 
 }  // namespace meshnet::text

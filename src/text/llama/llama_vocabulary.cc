@@ -10,9 +10,9 @@
 
 #include "common.h"
 #include "gguf/model_file.h"
+#include "grammar/utf8.h"
 #include "llama.h"
 #include "log.h"
-#include "text/visible_text.h"
 
 namespace meshnet::text {
 namespace {
@@ -50,7 +50,7 @@ size_t LongestRun(const std::string& text) {
   size_t longest = 0, run = 0, phrase = 0;
   bool was_blank = false;
   for (size_t at = 0; at < text.size();) {
-    const char32_t c = NextCodePoint(text, &at);
+    const char32_t c = grammar::TakeCodePoint(text, at);
     const bool blank = IsBlank(c);
     run = blank == was_blank ? run + 1 : 1;
     phrase = EndsPhrase(c) ? 0 : phrase + 1;
@@ -155,10 +155,10 @@ Result<std::unique_ptr<LlamaVocabulary>> LlamaVocabulary::Load(const std::string
     const std::string piece = vocabulary->Piece(token, SpecialTokens::kShow);
     longest = std::max(longest, piece.size());
     size_t at = 0;
-    const char32_t first = piece.empty() ? 0 : NextCodePoint(piece, &at);
+    const char32_t first = piece.empty() ? 0 : grammar::TakeCodePoint(piece, at);
     if (at == piece.size()) continue;
     vocabulary->joined_.insert(first);
-    while (at < piece.size()) vocabulary->joined_.insert(NextCodePoint(piece, &at));
+    while (at < piece.size()) vocabulary->joined_.insert(grammar::TakeCodePoint(piece, at));
   }
   const auto type = llama_vocab_type(vocabulary->vocab_);
   if (type != LLAMA_VOCAB_TYPE_WPM && type != LLAMA_VOCAB_TYPE_UGM) vocabulary->piece_bytes_max_ = longest;
@@ -197,7 +197,7 @@ size_t LlamaVocabulary::TokensAtLeast(const std::string& text) const {
   size_t alone = 0, bytes_alone = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t begin = at;
-    if (joined_.contains(NextCodePoint(text, &at))) continue;
+    if (joined_.contains(grammar::TakeCodePoint(text, at))) continue;
     ++alone;
     bytes_alone += at - begin;
   }

@@ -1,23 +1,23 @@
-#include "engine/llama/grammar_bounds.h"
+#include "grammar/bounds.h"
 
 #include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "engine/llama/grammar_readings.h"
+#include "grammar/readings.h"
 
-namespace meshnet {
+namespace meshnet::grammar {
 namespace {
 
-using Kind = GrammarElement::Kind;
+using Kind = Element::Kind;
 constexpr size_t kChoicesMax = 64;
 
 bool Ends(Kind kind) { return kind == Kind::kEnd || kind == Kind::kAlternative; }
 
 // Rules that can produce nothing, to the fixed point. llama.cpp looks only at alternatives that are written empty, so it misses left recursion
 // behind the others and then expands without end.
-std::vector<bool> NullableRules(const std::vector<std::vector<GrammarElement>>& rules) {
+std::vector<bool> NullableRules(const std::vector<std::vector<Element>>& rules) {
   struct Alternative {
     uint32_t rule;
     size_t waiting;  // references not yet known to be nullable
@@ -33,7 +33,7 @@ std::vector<bool> NullableRules(const std::vector<std::vector<GrammarElement>>& 
   for (uint32_t rule = 0; rule < rules.size(); ++rule) {
     std::vector<uint32_t> references;
     bool references_only = true;
-    for (const GrammarElement& element : rules[rule]) {
+    for (const Element& element : rules[rule]) {
       if (element.kind == Kind::kRule) {
         references.push_back(element.value);
       } else if (!Ends(element.kind)) {
@@ -60,11 +60,11 @@ std::vector<bool> NullableRules(const std::vector<std::vector<GrammarElement>>& 
 }
 
 // Rules with an alternative that is written empty: behind references to others, llama.cpp does not look for left recursion.
-std::vector<bool> WrittenEmpty(const std::vector<std::vector<GrammarElement>>& rules) {
+std::vector<bool> WrittenEmpty(const std::vector<std::vector<Element>>& rules) {
   std::vector<bool> empty(rules.size(), false);
   for (size_t rule = 0; rule < rules.size(); ++rule) {
     bool at_beginning = true;
-    for (const GrammarElement& element : rules[rule]) {
+    for (const Element& element : rules[rule]) {
       if (Ends(element.kind) && at_beginning) empty[rule] = true;
       at_beginning = Ends(element.kind);
     }
@@ -80,12 +80,12 @@ struct Beginning {
 };
 
 // Per rule: the rules that can stand at its beginning, repeated as often as they do. `passable` rules may be nothing.
-std::vector<std::vector<Beginning>> LeftmostRules(const std::vector<std::vector<GrammarElement>>& rules, const std::vector<bool>& passable) {
+std::vector<std::vector<Beginning>> LeftmostRules(const std::vector<std::vector<Element>>& rules, const std::vector<bool>& passable) {
   std::vector<std::vector<Beginning>> leftmost(rules.size());
   for (size_t rule = 0; rule < rules.size(); ++rule) {
     bool at_beginning = true;
     for (size_t i = 0; i < rules[rule].size(); ++i) {
-      const GrammarElement& element = rules[rule][i];
+      const Element& element = rules[rule][i];
       if (Ends(element.kind)) {
         at_beginning = true;
       } else if (at_beginning) {
@@ -153,7 +153,7 @@ Status CheckGrowth(const std::vector<std::vector<Beginning>>& leftmost) {
 }
 
 // A rule that neither reaches a character nor can be nothing leaves llama.cpp without any stack, and it asserts that there is one.
-Status CheckBeginnings(const std::vector<std::vector<GrammarElement>>& rules, const std::vector<std::vector<Beginning>>& leftmost,
+Status CheckBeginnings(const std::vector<std::vector<Element>>& rules, const std::vector<std::vector<Beginning>>& leftmost,
                        const std::vector<bool>& nullable) {
   std::vector<std::vector<uint32_t>> begun_by(rules.size());
   std::vector<bool> begins(rules.size(), false);
@@ -161,7 +161,7 @@ Status CheckBeginnings(const std::vector<std::vector<GrammarElement>>& rules, co
   for (uint32_t rule = 0; rule < rules.size(); ++rule) {
     for (const Beginning& child : leftmost[rule]) begun_by[child.rule].push_back(rule);
     bool at_beginning = true;
-    for (const GrammarElement& element : rules[rule]) {
+    for (const Element& element : rules[rule]) {
       const bool reference = element.kind == Kind::kRule;
       if (at_beginning && !reference && !Ends(element.kind) && !begins[rule]) {
         begins[rule] = true;
@@ -185,7 +185,7 @@ Status CheckBeginnings(const std::vector<std::vector<GrammarElement>>& rules, co
 }
 
 // Depth-first over left-most rules without recursion: finds left recursion, the longest chain and the number of ways down.
-Status CheckLeftmost(const std::vector<std::vector<Beginning>>& leftmost, const GrammarBounds& bounds) {
+Status CheckLeftmost(const std::vector<std::vector<Beginning>>& leftmost, const Bounds& bounds) {
   enum class Mark : uint8_t { kNew, kOpen, kDone };
   struct Visit {
     uint32_t rule;
@@ -230,15 +230,15 @@ Status CheckLeftmost(const std::vector<std::vector<Beginning>>& leftmost, const 
 }
 
 // Follows the text that keeps the most readings alive. A grammar whose readings double with a character is found within a few of them.
-Status CheckReadings(const GrammarRules& rules, const GrammarBounds& bounds) {
+Status CheckReadings(const Rules& rules, const Bounds& bounds) {
   const Status too_many = Refused("the grammar is too ambiguous: a text can be read in more than " + std::to_string(bounds.readings_max) + " ways at once");
-  GrammarReadings readings(rules, bounds.readings_max, bounds.probe_work_max);
-  std::optional<GrammarReadings::Stacks> stacks = readings.Begin();
+  Readings readings(rules, bounds.readings_max, bounds.probe_work_max);
+  std::optional<Readings::Stacks> stacks = readings.Begin();
   if (!stacks) return too_many;
   for (uint32_t step = 0; step < bounds.probe_characters && !readings.exhausted(); ++step) {
-    GrammarReadings::Stacks worst;
-    for (const GrammarInput& input : readings.Choices(*stacks, kChoicesMax)) {
-      std::optional<GrammarReadings::Stacks> next = readings.After(*stacks, input);
+    Readings::Stacks worst;
+    for (const Input& input : readings.Choices(*stacks, kChoicesMax)) {
+      std::optional<Readings::Stacks> next = readings.After(*stacks, input);
       if (!next) return too_many;
       if (readings.exhausted()) return OkStatus();
       if (next->size() > worst.size()) worst = std::move(*next);
@@ -251,9 +251,9 @@ Status CheckReadings(const GrammarRules& rules, const GrammarBounds& bounds) {
 
 }  // namespace
 
-Status CheckGrammar(std::string_view text, const GrammarBounds& bounds, const IsToken& is_token) {
+Status CheckGrammar(std::string_view text, const Bounds& bounds, uint32_t vocabulary_size, const IsToken& is_token) {
   if (text.starts_with("%llguidance")) return Refused("the grammar cannot be used: llguidance is not built in");
-  Result<GrammarRules> rules = ReadGrammar(text, bounds.text, is_token);
+  Result<Rules> rules = ReadGrammar(text, bounds.text, vocabulary_size, is_token);
   if (!rules.ok()) return rules.status();
   const Status leftmost = CheckLeftmost(LeftmostRules(rules->rules, WrittenEmpty(rules->rules)), bounds);
   if (!leftmost.ok()) return leftmost;
@@ -266,4 +266,4 @@ Status CheckGrammar(std::string_view text, const GrammarBounds& bounds, const Is
   return CheckReadings(*rules, bounds);
 }
 
-}  // namespace meshnet
+}  // namespace meshnet::grammar

@@ -10,33 +10,34 @@
 
 #include "base/status.h"
 
-namespace meshnet {
+namespace meshnet::grammar {
 
-struct GrammarElement {
+struct Element {
   enum class Kind : uint8_t { kEnd, kAlternative, kRule, kCharacter, kCharacterNot, kRangeEnd, kCharacterMore, kAny, kToken, kTokenNot };
   Kind kind = Kind::kEnd;
   uint32_t value = 0;  // code point, token or rule
 };
 
 // Rules by number; each ends with kEnd, its alternatives are separated by kAlternative.
-struct GrammarRules {
-  std::vector<std::vector<GrammarElement>> rules;
+struct Rules {
+  std::vector<std::vector<Element>> rules;
   uint32_t root = 0;
 };
 
-struct GrammarLimits {
+struct Limits {
   size_t text_bytes_max = 256 * 1024;
   uint32_t nesting_max = 128;            // parentheses inside each other
   size_t rules_max = 16384;              // those made by groups and repetitions included
   size_t elements_max = 512 * 1024;      // after repetitions are written out
   size_t name_bytes_max = 512;
-  uint64_t repetitions_max = 2000;       // llama.cpp's own MAX_REPETITION_THRESHOLD
+  size_t token_bytes_max = 256;          // of one `<text>`: llama.cpp tokenizes it, and its tokenizer recurses
+  uint64_t repetitions_max = 2000;       // llama.cpp's own MAX_REPETITION_THRESHOLD; it would drop an upper bound above it silently
 };
 
-// Whether `<text>` is one token of the vocabulary. Grammars may name tokens.
+// Whether `<text>` is one token of the vocabulary. Grammars may name tokens. Empty: nobody here can say, so any text passes.
 using IsToken = std::function<bool(std::string_view text)>;
 
-// kRefused says what was wrong and at which byte, without quoting the grammar.
-Result<GrammarRules> ReadGrammar(std::string_view text, const GrammarLimits& limits, const IsToken& is_token);
+// kRefused says what was wrong and in which line, without quoting the grammar.
+Result<Rules> ReadGrammar(std::string_view text, const Limits& limits, uint32_t vocabulary_size, const IsToken& is_token);
 
-}  // namespace meshnet
+}  // namespace meshnet::grammar

@@ -1,13 +1,13 @@
-// The little that reading a grammar needs of UTF-8.
+// The little that reading grammars, patterns and runs of text needs of UTF-8.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
-namespace meshnet {
+namespace meshnet::grammar {
 
-// The code point at `at`, which moves behind it; `text` must be IsUtf8 and `at` inside it.
+// The code point at `at`, which is inside the text and moves behind it; of invalid text, something, but never beyond the end.
 inline uint32_t TakeCodePoint(std::string_view text, size_t& at) {
   const auto first = static_cast<unsigned char>(text[at++]);
   const int more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : first >= 0xc0 ? 1 : 0;
@@ -33,4 +33,4 @@ inline bool IsUtf8(std::string_view text) {
   return true;
 }
 
-}  // namespace meshnet
+}  // namespace meshnet::grammar

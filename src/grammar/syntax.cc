@@ -1,17 +1,17 @@
-#include "engine/llama/grammar_syntax.h"
+#include "grammar/syntax.h"
 
 #include <algorithm>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 
-#include "engine/llama/utf8_check.h"
+#include "grammar/utf8.h"
 
-namespace meshnet {
+namespace meshnet::grammar {
 namespace {
 
-using Kind = GrammarElement::Kind;
-using Rule = std::vector<GrammarElement>;
+using Kind = Element::Kind;
+using Rule = std::vector<Element>;
 
 constexpr uint64_t kNoMaximum = UINT64_MAX;
 
@@ -22,9 +22,10 @@ bool IsWord(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
 // the first error stays.
 class Reader {
  public:
-  Reader(std::string_view text, const GrammarLimits& limits, const IsToken& is_token) : text_(text), limits_(limits), is_token_(is_token) {}
+  Reader(std::string_view text, const Limits& limits, uint32_t vocabulary_size, const IsToken& is_token)
+      : text_(text), limits_(limits), vocabulary_size_(vocabulary_size), is_token_(is_token) {}
 
-  Result<GrammarRules> Read() {
+  Result<Rules> Read() {
     SkipSpace(true);
     while (!AtEnd()) {
       if (!ReadRule()) return Refused("the grammar cannot be used: " + error_);
@@ -41,7 +42,9 @@ class Reader {
   bool AtEnd() const { return at_ >= text_.size(); }
   char Peek(size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0'; }
   bool Fail(const std::string& what) {
-    if (error_.empty()) error_ = what + " at byte " + std::to_string(at_);
+    if (!error_.empty()) return false;
+    const std::string_view before = text_.substr(0, at_);
+    error_ = what + " in line " + std::to_string(1 + std::count(before.begin(), before.end(), '\n'));
     return false;
   }
 
@@ -234,6 +237,8 @@ class Reader {
       }
     }
     ++at_;
+    // llama.cpp would take it for nothing, which constrains nothing.
+    if (rule.size() == begin) return Fail("a character class is empty");
     return true;
   }
 
@@ -249,15 +254,17 @@ class Reader {
       at_ += 2;
       uint64_t id = 0;
       if (!ReadInteger(id)) return false;
-      if (id > INT32_MAX) return Fail("a token number is too large");
+      if (id >= vocabulary_size_) return Fail("a token number is too large: the vocabulary has " + std::to_string(vocabulary_size_));
       if (text_.substr(at_, 2) != "]>") return Fail("\"]>\" is expected");
       at_ += 2;
       return Push(rule, kind, static_cast<uint32_t>(id));
     }
     const size_t end = text_.find('>', at_);
     if (end == std::string_view::npos) return Fail("\">\" is expected");
+    const std::string_view token = text_.substr(begin, end + 1 - begin);
+    if (token.size() > limits_.token_bytes_max) return Fail("a token's text is longer than " + std::to_string(limits_.token_bytes_max) + " bytes");
+    if (is_token_ && !is_token_(token)) return Fail("what stands between \"<\" and \">\" is not one token of the vocabulary");
     at_ = end + 1;
-    if (!is_token_ || !is_token_(text_.substr(begin, at_ - begin))) return Fail("what stands between \"<\" and \">\" is not one token of the vocabulary");
     return Push(rule, kind, 0);
   }
 
@@ -295,9 +302,9 @@ class Reader {
       return Fail("\",\" or \"}\" is expected");
     }
     ++at_;
-    if (repeat.least > limits_.repetitions_max) return Fail("an item is repeated more than " + std::to_string(limits_.repetitions_max) + " times");
-    if (repeat.most != kNoMaximum && repeat.most < repeat.least) return Fail("a repetition's maximum is below its minimum");
-    if (repeat.most > limits_.repetitions_max) repeat.most = kNoMaximum;  // as llama.cpp reads it
+    const uint64_t larger = repeat.most == kNoMaximum ? repeat.least : std::max(repeat.least, repeat.most);
+    if (larger > limits_.repetitions_max) return Fail("an item is repeated more than " + std::to_string(limits_.repetitions_max) + " times");
+    if (repeat.most < repeat.least) return Fail("a repetition's maximum is below its minimum");
     return true;
   }
 
@@ -332,7 +339,7 @@ class Reader {
     return optional == 0 || Push(rule, Kind::kRule, previous);
   }
 
-  Result<GrammarRules> Finish() {
+  Result<Rules> Finish() {
     const auto root = named_.find("root");
     if (root == named_.end()) return Refused("the grammar cannot be used: it has no rule \"root\"");
     if (rules_.size() > limits_.rules_max) {
@@ -341,11 +348,12 @@ class Reader {
     for (const auto& [name, id] : named_) {
       if (rules_[id].empty()) return Refused("the grammar cannot be used: it refers to a rule that is not defined");
     }
-    return GrammarRules{std::move(rules_), root->second};
+    return Rules{std::move(rules_), root->second};
   }
 
   std::string_view text_;
-  const GrammarLimits& limits_;
+  const Limits& limits_;
+  const uint32_t vocabulary_size_;
   const IsToken& is_token_;
   size_t at_ = 0;
   size_t elements_ = 0;
@@ -356,12 +364,12 @@ class Reader {
 
 }  // namespace
 
-Result<GrammarRules> ReadGrammar(std::string_view text, const GrammarLimits& limits, const IsToken& is_token) {
+Result<Rules> ReadGrammar(std::string_view text, const Limits& limits, uint32_t vocabulary_size, const IsToken& is_token) {
   if (text.size() > limits.text_bytes_max) {
     return Refused("the grammar has " + std::to_string(text.size()) + " bytes; at most " + std::to_string(limits.text_bytes_max) + " are taken");
   }
   if (text.find('\0') != std::string_view::npos || !IsUtf8(text)) return Refused("the grammar cannot be used: it is not UTF-8 text");
-  return Reader(text, limits, is_token).Read();
+  return Reader(text, limits, vocabulary_size, is_token).Read();
 }
 
-}  // namespace meshnet
+}  // namespace meshnet::grammar

@@ -1,14 +1,14 @@
-#include "engine/llama/grammar_readings.h"
+#include "grammar/readings.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace meshnet {
+namespace meshnet::grammar {
 namespace {
-using Kind = GrammarElement::Kind;
+using Kind = Element::Kind;
 }
 
-GrammarReadings::GrammarReadings(const GrammarRules& rules, size_t readings_max, uint64_t work_max)
+Readings::Readings(const Rules& rules, size_t readings_max, uint64_t work_max)
     : root_(rules.root), readings_max_(readings_max), work_left_(work_max) {
   for (const auto& rule : rules.rules) {
     starts_.push_back(static_cast<uint32_t>(elements_.size()));
@@ -16,12 +16,12 @@ GrammarReadings::GrammarReadings(const GrammarRules& rules, size_t readings_max,
   }
 }
 
-bool GrammarReadings::EndsAt(uint32_t position) const {
+bool Readings::EndsAt(uint32_t position) const {
   return elements_[position].kind == Kind::kEnd || elements_[position].kind == Kind::kAlternative;
 }
 
 // Replaces a rule on top by each of its alternatives until every top is a terminal, as llama_grammar_advance_stack does.
-bool GrammarReadings::Expand(Stack stack, Stacks& out) {
+bool Readings::Expand(Stack stack, Stacks& out) {
   std::vector<Stack> todo = {std::move(stack)};
   Stacks seen;
   while (!todo.empty()) {
@@ -56,7 +56,7 @@ bool GrammarReadings::Expand(Stack stack, Stacks& out) {
   return true;
 }
 
-std::optional<GrammarReadings::Stacks> GrammarReadings::Begin() {
+std::optional<Readings::Stacks> Readings::Begin() {
   Stacks stacks;
   uint32_t at = starts_[root_];
   while (true) {
@@ -70,8 +70,8 @@ std::optional<GrammarReadings::Stacks> GrammarReadings::Begin() {
   return stacks;
 }
 
-std::optional<uint32_t> GrammarReadings::Take(uint32_t position, const GrammarInput& input) const {
-  const GrammarElement& first = elements_[position];
+std::optional<uint32_t> Readings::Take(uint32_t position, const Input& input) const {
+  const Element& first = elements_[position];
   if (first.kind == Kind::kToken || first.kind == Kind::kTokenNot) {
     if (!input.token || (first.value == input.value) != (first.kind == Kind::kToken)) return std::nullopt;
     return position + 1;
@@ -95,7 +95,7 @@ std::optional<uint32_t> GrammarReadings::Take(uint32_t position, const GrammarIn
   return at;
 }
 
-std::optional<GrammarReadings::Stacks> GrammarReadings::After(const Stacks& stacks, const GrammarInput& input) {
+std::optional<Readings::Stacks> Readings::After(const Stacks& stacks, const Input& input) {
   Stacks after;
   for (const Stack& stack : stacks) {
     if (stack.empty()) continue;
@@ -109,8 +109,8 @@ std::optional<GrammarReadings::Stacks> GrammarReadings::After(const Stacks& stac
   return after;
 }
 
-std::vector<GrammarInput> GrammarReadings::Choices(const Stacks& stacks, size_t limit) const {
-  std::set<GrammarInput> choices;
+std::vector<Input> Readings::Choices(const Stacks& stacks, size_t limit) const {
+  std::set<Input> choices;
   for (const Stack& stack : stacks) {
     if (choices.size() >= limit) break;
     if (stack.empty()) continue;
@@ -129,9 +129,9 @@ std::vector<GrammarInput> GrammarReadings::Choices(const Stacks& stacks, size_t 
       at += range ? 2 : 1;
     }
   }
-  std::vector<GrammarInput> result(choices.begin(), choices.end());
+  std::vector<Input> result(choices.begin(), choices.end());
   if (result.size() > limit) result.resize(limit);
   return result;
 }
 
-}  // namespace meshnet
+}  // namespace meshnet::grammar

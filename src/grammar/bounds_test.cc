@@ -1,4 +1,4 @@
-#include "engine/llama/grammar_bounds.h"
+#include "grammar/bounds.h"
 
 #include <string>
 #include <vector>
@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace meshnet {
+namespace meshnet::grammar {
 namespace {
 
 using testing::HasSubstr;
@@ -18,7 +18,7 @@ std::string Repeated(const std::string& text, size_t times) {
 }
 
 Status Check(const std::string& grammar) {
-  return CheckGrammar(grammar, GrammarBounds(), [](std::string_view text) { return text == "<think>"; });
+  return CheckGrammar(grammar, Bounds(), 100, [](std::string_view text) { return text == "<think>"; });
 }
 
 struct Case {
@@ -37,7 +37,7 @@ std::string Chain(size_t length, const std::string& alternative_separator) {
   return text + "r" + std::to_string(length) + " ::= \"x\"\n";
 }
 
-TEST(GrammarBoundsTest, TakesOrRefusesByName) {
+TEST(BoundsTest, TakesOrRefusesByName) {
   const std::string json = R"(root ::= object
 value ::= object | array | string | number | ("true" | "false" | "null") ws
 object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
@@ -50,6 +50,8 @@ ws ::= | " " | "\n" [ \t]{0,20}
   for (int i = 1; i < 1500; ++i) many_strings += " | \"s" + std::to_string(i) + "\"";
   const std::vector<Case> cases = {
       {"literal", "root ::= \"yes\" | \"no\"", ""},
+      {"empty literal", "root ::= \"\" \"a\"", ""},
+      {"repetition to nothing", "root ::= \"a\"{0} \"b\"", ""},
       {"json", json, ""},
       {"comment and token", "# c\nroot ::= <think> [^<]* <[7]> !<[8]> .", ""},
       {"nested repetition within bounds", "root ::= (\"a\"{1,40} \"b\"){1,40}", ""},
@@ -67,6 +69,7 @@ ws ::= | " " | "\n" [ \t]{0,20}
       {"too long", "root ::= \"" + Repeated("a", 300000) + "\"", "bytes; at most 262144"},
       {"many repetitions", "root ::= \"a\"{100000}", "repeated more than 2000"},
       {"huge number", "root ::= \"a\"{99999999999999999999999999}", "too large"},
+      {"bound that llama.cpp would drop", "root ::= \"a\"{0,2001}", "repeated more than 2000"},
       {"falling repetition", "root ::= \"a\"{5,3}", "maximum is below its minimum"},
       {"nested exact repetitions", "root ::= ((\"a\"{100}){100}){100}", ""},
       {"nested repetitions", "root ::= ((\"a\"{0,100}){0,100}){0,100}", "multiply to more than 2000"},
@@ -90,11 +93,16 @@ ws ::= | " " | "\n" [ \t]{0,20}
       {"unclosed class", "root ::= [a-", "ends inside a literal"},
       {"unclosed repetition", "root ::= \"a\"{2", "is expected"},
       {"repetition of nothing", "root ::= *", "nothing to repeat"},
+      {"empty class", "root ::= []", "class is empty"},
+      {"empty negated class", "root ::= [^]", "class is empty"},
       {"unknown escape", "root ::= \"\\q\"", "unknown escape"},
       {"half escape", "root ::= \"\\u12\"", "hexadecimal"},
       {"backslash at the end", "root ::= \"\\", "unknown escape"},
       {"unknown token", "root ::= <unknown>", "not one token"},
       {"huge token", "root ::= <[99999999999]>", "too large"},
+      {"token out of range", "root ::= <[100]>", "the vocabulary has 100"},
+      {"long token text", "root ::= <" + Repeated("a", 300) + ">", "longer than 256 bytes"},
+      {"fault in the third line", "root ::= a\na ::= \"x\"\nb ::= [", "in line 3"},
       {"not UTF-8", "root ::= \"\xe0\"\"", "not UTF-8"},
       {"zero byte", std::string("root ::= \"a\"\0b", 13), "not UTF-8"},
       {"llguidance", "%llguidance {}\nstart: /a/", "llguidance"},
@@ -113,5 +121,11 @@ ws ::= | " " | "\n" [ \t]{0,20}
   }
 }
 
+// On the wire nobody knows the vocabulary's texts: any passes, and the tail asks again.
+TEST(BoundsTest, WithoutAVocabularyOnlyNumbersAreCounted) {
+  EXPECT_TRUE(CheckGrammar("root ::= <no such token> <[99]>", Bounds(), 100, nullptr).ok());
+  EXPECT_FALSE(CheckGrammar("root ::= <[100]>", Bounds(), 100, nullptr).ok());
+}
+
 }  // namespace
-}  // namespace meshnet
+}  // namespace meshnet::grammar

@@ -6,31 +6,31 @@
 #include <set>
 #include <vector>
 
-#include "engine/llama/grammar_syntax.h"
+#include "grammar/syntax.h"
 
-namespace meshnet {
+namespace meshnet::grammar {
 
 // One input to a grammar: a character, or a token that a rule names.
-struct GrammarInput {
+struct Input {
   bool token = false;
   uint32_t value = 0;
-  friend auto operator<=>(const GrammarInput&, const GrammarInput&) = default;
+  friend auto operator<=>(const Input&, const Input&) = default;
 };
 
-class GrammarReadings {
+class Readings {
  public:
   // Positions into all rules written one after the other, innermost last; empty: the grammar may end here.
   using Stack = std::vector<uint32_t>;
   using Stacks = std::set<Stack>;
 
   // `rules` must have no left recursion and is copied.
-  GrammarReadings(const GrammarRules& rules, size_t readings_max, uint64_t work_max);
+  Readings(const Rules& rules, size_t readings_max, uint64_t work_max);
 
   // Nothing: more than `readings_max`. Out of work is seen by `exhausted()`, and then the result means nothing.
   std::optional<Stacks> Begin();
-  std::optional<Stacks> After(const Stacks& stacks, const GrammarInput& input);
+  std::optional<Stacks> After(const Stacks& stacks, const Input& input);
   // Inputs that matter to the tops of these stacks: where character ranges begin or have just ended, and named tokens. At most `limit`.
-  std::vector<GrammarInput> Choices(const Stacks& stacks, size_t limit) const;
+  std::vector<Input> Choices(const Stacks& stacks, size_t limit) const;
 
   bool exhausted() const { return work_left_ == 0; }
 
@@ -38,13 +38,13 @@ class GrammarReadings {
   bool Expand(Stack stack, Stacks& out);
   bool EndsAt(uint32_t position) const;
   // Position behind the terminal at `position` when it takes `input`.
-  std::optional<uint32_t> Take(uint32_t position, const GrammarInput& input) const;
+  std::optional<uint32_t> Take(uint32_t position, const Input& input) const;
 
-  std::vector<GrammarElement> elements_;
+  std::vector<Element> elements_;
   std::vector<uint32_t> starts_;  // of each rule
   uint32_t root_ = 0;
   size_t readings_max_;
   uint64_t work_left_;
 };
 
-}  // namespace meshnet
+}  // namespace meshnet::grammar
