@@ -7,6 +7,8 @@
 #include <cmath>
 #include <string_view>
 
+#include "protocol/sampling_limits.h"
+
 namespace meshnet::text {
 namespace {
 
@@ -74,15 +76,8 @@ struct NumberField {
   double min;
   double max;
 };
-// What the last worker's sampler takes (engine/llama/sampling_bounds.cc), so that the client hears of it by name.
-constexpr double kBig = 1e6;
-constexpr NumberField kNumbers[] = {
-    {"temperature", 0, kBig},     {"dynatemp_range", 0, kBig},      {"dynatemp_exponent", 0, 100},    {"top_p", 0, 1},
-    {"min_p", 0, 1},              {"top_n_sigma", -kBig, kBig},     {"typical_p", 0, kBig},           {"xtc_probability", 0, 1},
-    {"xtc_threshold", 0, 1},      {"presence_penalty", -kBig, kBig}, {"frequency_penalty", -kBig, kBig}, {"dry_multiplier", 0, kBig},
-    {"dry_base", 1, kBig},        {"mirostat_tau", 0, kBig},        {"mirostat_eta", 0, kBig},        {"adaptive_target", -kBig, 1},
-    {"adaptive_decay", 0, 0.99},  {"repeat_penalty", 1e-6, kBig},
-};
+// Where a client may ask for less than the tail takes. All other numbers have the tail's own limits (protocol/sampling_limits.h).
+constexpr NumberField kNarrower[] = {{"temperature", 0, kSamplingNumberMax}, {"top_p", 0, 1}, {"dry_base", 1, kSamplingNumberMax}};
 
 struct IntegerField {
   const char* name;
@@ -90,12 +85,11 @@ struct IntegerField {
   int64_t max;
 };
 constexpr IntegerField kIntegers[] = {
-    {"top_k", -1, INT32_MAX}, {"min_keep", 0, 1'000'000}, {"repeat_last_n", 0, INT32_MAX}, {"dry_penalty_last_n", 0, INT32_MAX},
-    {"dry_allowed_length", 0, 1 << 24}, {"mirostat", 0, 2},
+    {"top_k", -1, INT32_MAX}, {"min_keep", 0, kSamplingTokensMax}, {"repeat_last_n", 0, INT32_MAX}, {"dry_penalty_last_n", 0, INT32_MAX},
+    {"dry_allowed_length", 0, kSamplingTokensMax}, {"mirostat", 0, 2},
 };
 
-// Names and letters of llama.cpp's samplers (common/sampling.cpp).
-constexpr std::string_view kSamplerLetters = "dkypsmtxiea";
+// Names of llama.cpp's samplers (common/sampling.cpp).
 constexpr std::array<std::string_view, 27> kSamplerNames = {
     "dry", "top_k", "top-k", "topk", "top_p", "top-p", "topp", "nucleus", "top_n_sigma", "top-n-sigma", "topnsigma", "typ_p", "typ-p", "typp", "typ",
     "min_p", "min-p", "minp", "temperature", "temp", "xtc", "infill", "penalties", "adaptive_p", "adaptive-p", "adaptivep", "typical_p"};
@@ -135,10 +129,9 @@ void ReadLogitBias(FieldReader& fields, uint32_t vocabulary_size, ordered_json* 
   const ordered_json* bias = fields.Value("logit_bias");
   if (bias == nullptr) return;
   if (!bias->is_object() && !bias->is_array()) return fields.FailField("logit_bias", "must be an object or an array of pairs.");
-  constexpr size_t kPairsMax = 20'000;
   // llama.cpp tokenizes it, on this thread's stack.
   constexpr size_t kBiasTextBytesMax = 256;
-  if (bias->size() > kPairsMax) return fields.FailField("logit_bias", "has more than " + std::to_string(kPairsMax) + " entries.");
+  if (bias->size() > kLogitBiasMax) return fields.FailField("logit_bias", "has more than " + std::to_string(kLogitBiasMax) + " entries.");
   ordered_json pairs = ordered_json::array();
   const auto add = [&](ordered_json token, const ordered_json& value) {
     const bool banned = value.is_boolean() && !value.get<bool>();
@@ -176,7 +169,6 @@ void ReadSamplers(FieldReader& fields, ordered_json* sampling) {
   const auto known = [](const ordered_json& name) {
     return name.is_string() && std::find(kSamplerNames.begin(), kSamplerNames.end(), name.get_ref<const std::string&>()) != kSamplerNames.end();
   };
-  constexpr size_t kSamplersMax = 32;
   // An empty chain cannot be told from the default one in SamplingParams.
   if (samplers->empty()) return fields.FailField("samplers", "must not be empty.");
   if (samplers->is_string() && samplers->get_ref<const std::string&>().empty()) return fields.FailField("samplers", "must not be empty.");
@@ -199,7 +191,7 @@ void ReadSamplers(FieldReader& fields, ordered_json* sampling) {
 }
 
 void ReadBreakers(FieldReader& fields, ordered_json* sampling) {
-  const ordered_json* breakers = fields.Array("dry_sequence_breakers", 64);
+  const ordered_json* breakers = fields.Array("dry_sequence_breakers", kSequenceBreakersMax);
   if (breakers == nullptr) return;
   const bool strings = std::all_of(breakers->begin(), breakers->end(), [](const ordered_json& breaker) {
     return breaker.is_string() && !breaker.get_ref<const std::string&>().empty() && breaker.get_ref<const std::string&>().size() <= 64 &&
@@ -265,8 +257,14 @@ AnswerFields ReadAnswerFields(FieldReader& fields, ApiKind kind) {
 
 ordered_json ReadSamplingFields(FieldReader& fields, uint32_t context_tokens, uint32_t vocabulary_size) {
   ordered_json sampling = ordered_json::object();
-  for (const NumberField& field : kNumbers) {
-    if (const auto value = fields.Number(field.name, field.min, field.max)) sampling[field.name] = *value;
+  for (const FloatLimit& limit : kFloatLimits) {
+    double low = limit.low, high = limit.high;
+    for (const NumberField& field : kNarrower) {
+      if (std::string_view(field.name) != limit.field) continue;
+      low = std::max(low, field.min);
+      high = std::min(high, field.max);
+    }
+    if (const auto value = fields.Number(limit.field, low, high)) sampling[limit.field] = *value;
   }
   for (const IntegerField& field : kIntegers) {
     if (const auto value = fields.Integer(field.name, field.min, field.max)) sampling[field.name] = std::max<int64_t>(0, *value);

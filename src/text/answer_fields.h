@@ -18,7 +18,6 @@ inline constexpr uint32_t kChoicesMax = 8;            // `n`
 inline constexpr uint32_t kTopLogprobsMax = 20;       // OpenAI's bound
 inline constexpr size_t kStopsMax = 64;
 inline constexpr size_t kStopBytesMax = 1024;
-inline constexpr size_t kGrammarBytesMax = 256u << 10;  // of a client's own grammar
 
 struct AnswerFields {
   std::string model;

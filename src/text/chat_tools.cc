@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "protocol/sampling_limits.h"
 #include "text/answer_fields.h"
 #include "text/schema_bounds.h"
 

@@ -13,7 +13,7 @@ constexpr size_t kNameBytesMax = 100;
 
 std::string Text(double number) {
   char buffer[32];
-  std::snprintf(buffer, sizeof buffer, "%.9g", number);
+  std::snprintf(buffer, sizeof buffer, "%.7g", number);
   return buffer;
 }
 

@@ -41,7 +41,4 @@ std::variant<SessionKey, Refusal> ValidateSessionRef(const shard::v1::SessionRef
 std::variant<OpenRequest, Refusal> ValidateOpen(const shard::v1::OpenRequest& wire);
 std::optional<Refusal> ValidateVersion(uint32_t major, uint32_t minor);
 
-// First failure wins; its message names the field. Also for parameters that never crossed a wire.
-std::optional<Refusal> CheckSamplingRanges(const SamplingParams& params, uint32_t vocabulary_size);
-
 }  // namespace meshnet

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "protocol/sampling_limits.h"
 #include "wire/clean_text.h"
 #include "wire/frame.h"
 #include "wire/wire_limits.h"

@@ -1,4 +1,4 @@
-// Sampling parameters of hostile messages: sizes of all lists and texts, then ranges.
+// Sampling parameters of hostile messages, checked by protocol/sampling_limits.h.
 #pragma once
 
 #include <variant>

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 
+#include "protocol/sampling_limits.h"
 #include "wire/convert.h"
 #include "wire/validate_reply.h"
 #include "wire/validate_sampling.h"
@@ -73,7 +74,7 @@ SamplingParams OddSampling() {
   params.dry_base = 2;
   params.dry_allowed_length = 3;
   params.dry_penalty_last_n = 0;
-  params.dry_sequence_breakers = {"\n", std::string("\0\xff", 2)};
+  params.dry_sequence_breakers = {"\n", "\xff"};
   params.mirostat = 2;
   params.mirostat_tau = 3;
   params.mirostat_eta = 0.5f;
@@ -296,6 +297,7 @@ TEST(ValidateSamplingTest, NamesTheFieldThatIsOutOfRange) {
       {"dry_penalty_last_n", [](SamplingParams& p) { p.dry_penalty_last_n = -5; }},
       {"dry_sequence_breakers", [](SamplingParams& p) { p.dry_sequence_breakers.assign(kSequenceBreakersMax + 1, "x"); }},
       {"dry_sequence_breakers", [](SamplingParams& p) { p.dry_sequence_breakers = {std::string(kSequenceBreakerBytesMax + 1, 'x')}; }},
+      {"dry_sequence_breakers", [](SamplingParams& p) { p.dry_sequence_breakers = {std::string(1, '\0')}; }},
       {"mirostat", [](SamplingParams& p) { p.mirostat = 3; }},
       {"mirostat_tau", [](SamplingParams& p) { p.mirostat_tau = -1; }},
       {"mirostat_eta", [&](SamplingParams& p) { p.mirostat_eta = nan; }},
@@ -312,6 +314,7 @@ TEST(ValidateSamplingTest, NamesTheFieldThatIsOutOfRange) {
       {"grammar_type", [](SamplingParams& p) { p.grammar_type = 4; }},
       {"grammar_triggers", [](SamplingParams& p) { p.grammar_triggers = {{4, "x", -1}}; }},
       {"grammar_triggers", [](SamplingParams& p) { p.grammar_triggers = {{1, "x", 100}}; }},
+      {"grammar_triggers", [](SamplingParams& p) { p.grammar_triggers = {{0, "", -1}}; }},
       {"grammar_triggers", [](SamplingParams& p) { p.grammar_triggers = {{1, std::string(kGrammarTriggerBytesMax + 1, 'x'), -1}}; }},
       {"grammar_triggers", [](SamplingParams& p) { p.grammar_triggers.assign(kGrammarTriggersMax + 1, {1, "x", -1}); }},
       {"preserved_tokens", [](SamplingParams& p) { p.preserved_tokens = {100}; }},
@@ -325,11 +328,12 @@ TEST(ValidateSamplingTest, NamesTheFieldThatIsOutOfRange) {
       {"reasoning_budget_forced", [](SamplingParams& p) { p.reasoning_budget_forced = {1000}; }},
       {"logprobs", [](SamplingParams& p) { p.logprobs = kLogprobsMax + 1; }},
       {"prompt_len", [](SamplingParams& p) { p.prompt_len = PastLen(0xffffffff); }},
+      {"*", [](SamplingParams& p) { p.preserved_tokens.assign(kStepOverheadBytesMax, 1); }},
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(row.field);
     SamplingParams params = OddSampling();
-    ASSERT_FALSE(CheckSamplingRanges(params, 100).has_value());
+    ASSERT_TRUE(std::holds_alternative<SamplingParams>(ValidateSampling(ToProto(params), 100)));
     row.spoil(params);
     std::variant<SamplingParams, Refusal> read = ValidateSampling(ToProto(params), 100);
     ASSERT_TRUE(std::holds_alternative<Refusal>(read));

@@ -1,4 +1,4 @@
-// The bounds of every message of the shard protocol. Both ends use them, and tests name them.
+// The bounds of every message of the shard protocol. Both ends use them, and tests name them. Sampling parameters: protocol/sampling_limits.h.
 #pragma once
 
 #include <cstddef>
@@ -18,17 +18,6 @@ inline constexpr size_t kMetadataBytesMax = 16u << 10;
 
 inline constexpr size_t kStepsPerMessageMax = 1024;
 inline constexpr size_t kCacheSaltBytesMax = 64;
-inline constexpr size_t kGrammarBytesMax = 256u << 10;
-inline constexpr size_t kGenerationPromptBytesMax = 64u << 10;
-inline constexpr size_t kGrammarTriggersMax = 256;
-inline constexpr size_t kGrammarTriggerBytesMax = 4096;
-inline constexpr size_t kLogitBiasMax = 4096;
-inline constexpr size_t kTokenListMax = 4096;
-inline constexpr size_t kReasoningEndsMax = 64;
-inline constexpr size_t kSequenceBreakersMax = 64;
-inline constexpr size_t kSequenceBreakerBytesMax = 256;
-inline constexpr size_t kSamplersMax = 64;
-inline constexpr uint32_t kLogprobsMax = 1024;
 inline constexpr size_t kMessageTextMax = 512;   // a refusal's sentence
 inline constexpr size_t kNameBytesMax = 4096;    // strings of Describe
 inline constexpr size_t kStatsSessionsMax = 4096;

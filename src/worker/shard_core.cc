@@ -105,8 +105,6 @@ std::variant<OpenReply, Refusal> ShardCore::Open(const OpenRequest& request) {
 
 std::optional<Refusal> ShardCore::CheckSampling(const Step& step) const {
   if (!step.sampling || !description_.is_tail()) return std::nullopt;
-  // Parameters that came through no wire are checked here as well.
-  if (std::optional<Refusal> refusal = CheckSamplingRanges(*step.sampling, description_.vocabulary_size)) return refusal;
   Status status = engine_->CheckSampling(*step.sampling);
   return status.ok() ? std::nullopt : std::optional(BadSampling(status));
 }

@@ -12,10 +12,11 @@
 #include "common.h"
 #include "engine/llama/draw_sampler.h"
 #include "engine/llama/llama_library.h"
-#include "engine/llama/sampling_bounds.h"
 #include "engine/llama/token_logprobs.h"
 #include "grammar/bounds.h"
+#include "grammar/utf8.h"
 #include "llama.h"
+#include "protocol/sampling_limits.h"
 #include "sampling.h"
 
 namespace meshnet {
@@ -130,8 +131,10 @@ struct TailSampler::State {
 };
 
 Status TailSampler::State::SetUp() {
-  const SamplingBounds bounds = {.vocabulary_size = static_cast<uint32_t>(llama_vocab_n_tokens(VocabOf(model)))};
-  if (Status status = CheckSamplingBounds(params, bounds); !status.ok()) return status;
+  if (Status status = CheckSamplingParams(params, static_cast<uint32_t>(llama_vocab_n_tokens(VocabOf(model)))); !status.ok()) return status;
+  if (params.generation_prompt.find('\0') != std::string::npos || !grammar::IsUtf8(params.generation_prompt)) {
+    return Refused("generation_prompt must be UTF-8 text");
+  }
   plain_greedy = IsPlainGreedy(model, params);
   if (plain_greedy) return OkStatus();
   try {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <exception>
 
+#include "protocol/sampling_limits.h"
 #include "server-schema.h"
 #include "text/llama/llama_sampling.h"
 #include "text/openai_format.h"
@@ -99,12 +100,16 @@ task_params EvaluateSchema(const ServerModel& model, const common_json& request)
   return server_schema::eval_llama_cmpl_schema(model.vocabulary->vocab(), model.defaults, end_bias, request);
 }
 
-ModelPrompt ToModelPrompt(task_params task, uint32_t context_tokens) {
+std::variant<ModelPrompt, ApiError> ToModelPrompt(const LlamaVocabulary& vocabulary, task_params task, uint32_t context_tokens) {
   ModelPrompt prompt;
   prompt.sampling = ToSamplingParams(task.sampling, context_tokens);
   prompt.stops = std::move(task.antiprompt);
   prompt.preserved.insert(task.sampling.preserved_tokens.begin(), task.sampling.preserved_tokens.end());
   prompt.parser = std::move(task.chat_parser_params);
+  // What the fields' own limits do not cover: texts that became many tokens, and what the chat template adds.
+  if (Status status = CheckSamplingParams(prompt.sampling, vocabulary.size()); !status.ok()) {
+    return BadRequest("", "The request cannot be honoured: " + status.message() + ".");
+  }
   return prompt;
 }
 
@@ -136,8 +141,8 @@ std::variant<ModelPrompt, ApiError> PrepareChat(const ServerModel& model, const 
       return BadRequest(param, "The chat template of this model has no form in which \"" + param + "\" could be enforced.");
     }
     if (auto error = CheckConstraint(*model.vocabulary, task.sampling, param)) return *error;
-    ModelPrompt prompt = ToModelPrompt(std::move(task), context_tokens);
-    prompt.texts.push_back(parameters.at("prompt").get<std::string>());
+    auto prompt = ToModelPrompt(*model.vocabulary, std::move(task), context_tokens);
+    if (auto* ready = std::get_if<ModelPrompt>(&prompt)) ready->texts.push_back(parameters.at("prompt").get<std::string>());
     return prompt;
   } catch (const std::exception& fault) {
     return BadRequest("", "The request cannot be honoured: " + Cause(fault) + ".");
@@ -160,7 +165,7 @@ std::variant<ModelPrompt, ApiError> PrepareCompletion(const ServerModel& model, 
     task_params task = EvaluateSchema(model, common_json::parse(request.dump()));
     if (constrained && task.sampling.grammar.grammar.empty()) return BadRequest(ConstraintParam(body.constraint), "The constraint cannot be enforced.");
     if (auto error = CheckConstraint(*model.vocabulary, task.sampling, ConstraintParam(body.constraint))) return *error;
-    return ToModelPrompt(std::move(task), context_tokens);
+    return ToModelPrompt(*model.vocabulary, std::move(task), context_tokens);
   } catch (const std::exception& fault) {
     return BadRequest(constrained ? ConstraintParam(body.constraint) : "", "The request cannot be honoured: " + Cause(fault) + ".");
   }

@@ -8,14 +8,12 @@
 
 #include "grammar/bounds.h"
 #include "llama.h"
+#include "protocol/sampling_limits.h"
 #include "sampling.h"
 #include "text/request_fields.h"
 
 namespace meshnet::text {
 namespace {
-
-// What the last worker takes (engine/llama/sampling_bounds.h).
-constexpr size_t kGenerationPromptBytesMax = 64u << 10;
 
 struct SamplerDeleter {
   void operator()(llama_sampler* sampler) const { llama_sampler_free(sampler); }
@@ -95,7 +93,7 @@ void ReadRecommendedSampling(const LlamaVocabulary& vocabulary, common_params_sa
   };
   if (const std::string names = read(LLAMA_MODEL_META_KEY_SAMPLING_SEQUENCE); !names.empty()) {
     const auto samplers = common_sampler_types_from_names(string_split<std::string>(names, ';'));
-    if (!samplers.empty() && samplers.size() <= 64) sampling->samplers = samplers;
+    if (!samplers.empty() && samplers.size() <= kSamplersMax) sampling->samplers = samplers;
   }
   number(LLAMA_MODEL_META_KEY_SAMPLING_TOP_K, &sampling->top_k, 0, INT32_MAX);
   number(LLAMA_MODEL_META_KEY_SAMPLING_TOP_P, &sampling->top_p, 0, 1);
