@@ -13,7 +13,11 @@ struct LlamaModelFree {
 struct LlamaContextFree {
   void operator()(llama_context* context) const { llama_free(context); }
 };
+struct LlamaSamplerFree {
+  void operator()(llama_sampler* sampler) const { llama_sampler_free(sampler); }
+};
 using LlamaModelPtr = std::unique_ptr<llama_model, LlamaModelFree>;
 using LlamaContextPtr = std::unique_ptr<llama_context, LlamaContextFree>;
+using LlamaSamplerPtr = std::unique_ptr<llama_sampler, LlamaSamplerFree>;
 
 }  // namespace meshnet

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,7 +14,9 @@
 #include "engine/llama/draw_sampler.h"
 #include "engine/llama/llama_library.h"
 #include "engine/llama/token_logprobs.h"
+#include "engine/llama/trigger_watch.h"
 #include "grammar/bounds.h"
+#include "grammar/text_run.h"
 #include "grammar/utf8.h"
 #include "llama.h"
 #include "protocol/sampling_limits.h"
@@ -123,39 +126,75 @@ struct TailSampler::State {
   SamplingParams params;
   size_t accepted = 0;
   bool plain_greedy = false;
-  Draw draw;                   // before the chain that borrows it
-  common_sampler_ptr sampler;  // null when plain_greedy
+  Draw draw;                       // before the chains that borrow it
+  common_sampler_ptr sampler;      // null when plain_greedy
+  // Of a lazy grammar that does not hold yet: what tells when, and the sampler that then takes over.
+  std::optional<TriggerWatch> watch;
+  common_sampler_ptr constrained;
 
   Status SetUp();
+  void MakeSamplers();
+  common_sampler_ptr MakeSampler(common_params_sampling llama_params);
+  void Accept(std::span<const Token> log, size_t index);
   SampledToken Report(Token token, std::span<const float> logits) const;
 };
 
 Status TailSampler::State::SetUp() {
   if (Status status = CheckSamplingParams(params, static_cast<uint32_t>(llama_vocab_n_tokens(VocabOf(model)))); !status.ok()) return status;
-  if (params.generation_prompt.find('\0') != std::string::npos || !grammar::IsUtf8(params.generation_prompt)) {
-    return Refused("generation_prompt must be UTF-8 text");
+  const std::string& prompt = params.generation_prompt;
+  if (prompt.find('\0') != std::string::npos || !grammar::IsUtf8(prompt) || grammar::LongestRun(prompt) > grammar::kRunOnAnyStack) {
+    return Refused("generation_prompt must be UTF-8 text without more than " + std::to_string(grammar::kRunOnAnyStack) + " characters in a row");
   }
   plain_greedy = IsPlainGreedy(model, params);
   if (plain_greedy) return OkStatus();
   try {
     if (Status status = CheckWithModel(model, params); !status.ok()) return status;
-    common_params_sampling llama_params = LlamaParams(model, params);
-    sampler.reset(common_sampler_init(model.model, llama_params));
+    MakeSamplers();
+    return OkStatus();
   } catch (const std::exception&) {  // its text may quote the grammar
-    sampler.reset();
-  }
-  if (!sampler) {
     return Refused(params.grammar.empty() ? "llama.cpp cannot set up these sampling parameters"
                                           : "llama.cpp cannot use the grammar with these triggers and this generation prompt");
   }
+}
+
+void TailSampler::State::MakeSamplers() {
   draw.seed = params.seed;
-  llama_sampler* chain = common_sampler_get(sampler.get());
+  const common_params_sampling whole = LlamaParams(model, params);
+  if (params.grammar.empty() || !params.grammar_lazy) {
+    sampler = MakeSampler(whole);
+    return;
+  }
+  common_params_sampling waiting = whole, holding = whole;
+  waiting.grammar = common_grammar();
+  holding.reasoning_budget_start.clear();  // where the grammar holds, no thought is open
+  sampler = MakeSampler(std::move(waiting));
+  constrained = MakeSampler(std::move(holding));
+  watch.emplace(VocabOf(model), params);
+}
+
+// Throws what llama.cpp throws.
+common_sampler_ptr TailSampler::State::MakeSampler(common_params_sampling llama_params) {
+  common_sampler_ptr made(common_sampler_init(model.model, llama_params));
+  llama_sampler* chain = common_sampler_get(made.get());
   const int32_t last = llama_sampler_chain_n(chain) - 1;
   if (std::string_view(llama_sampler_name(llama_sampler_chain_get(chain, last))) == "dist") {
     llama_sampler_free(llama_sampler_chain_remove(chain, last));
     llama_sampler_chain_add(chain, CreateDrawSampler(&draw));
   }
-  return OkStatus();
+  return made;
+}
+
+// Throws when a generated token does not fit the grammar.
+void TailSampler::State::Accept(std::span<const Token> log, size_t index) {
+  const auto generated = [&](size_t at) { return at >= params.prompt_len.value; };
+  common_sampler_accept(sampler.get(), log[index], generated(index));
+  if (!watch || !generated(index)) return;
+  const std::optional<size_t> first = watch->Add(log[index], index);
+  if (!first) return;
+  watch.reset();
+  sampler = std::move(constrained);
+  // Its grammar waits for the same trigger and finds it at once in these last tokens.
+  for (size_t i = 0; i <= index; ++i) common_sampler_accept(sampler.get(), log[i], i >= *first);
 }
 
 TailSampler::TailSampler(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -183,7 +222,7 @@ Status TailSampler::Accept(std::span<const Token> log) {
     const Status misfit = Failure("the token at position " + std::to_string(state_->accepted) + " does not fit the session's grammar");
     if (generated && !state_->params.grammar.empty() && llama_vocab_is_eog(VocabOf(state_->model), token)) return misfit;
     try {
-      common_sampler_accept(state_->sampler.get(), token, generated);
+      state_->Accept(log, state_->accepted);
     } catch (const std::exception&) {  // its text quotes the token
       return misfit;
     }

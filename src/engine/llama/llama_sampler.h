@@ -1,6 +1,6 @@
 // Picks the next token of one sequence with llama.cpp's own sampler chain (common/sampling.h), whose last element is replaced by a draw that
 // depends on seed and position only: a position that is computed again gives the same token. XTC, mirostat and adaptive-p keep llama.cpp's
-// private generators, so those are repeatable only from the start of an answer.
+// private generators, so those are repeatable only from the start of an answer, and start anew where a lazy grammar begins to hold.
 #pragma once
 
 #include <cstdint>

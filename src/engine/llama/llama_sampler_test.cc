@@ -185,7 +185,9 @@ TEST_F(LlamaSamplerTest, AGrammarThatLeavesNoTokenRollsBack) {
   SamplingParams params = Hot(3);
   params.grammar = "root ::= \"a\" <[5]>";
   params.prompt_len = PastLen(static_cast<uint32_t>(prompt_.size()));
-  for (Token token = 0; token < llama_vocab_n_tokens(vocab()); ++token) params.logit_bias.push_back({token, -INFINITY});
+  for (Token token = 0; token < llama_vocab_n_tokens(vocab()); ++token) {
+    if (Piece(token).starts_with("a")) params.logit_bias.push_back({token, -INFINITY});
+  }
   const EngineOutcome outcome = engine_.Feed(0, prompt_, &params);
   EXPECT_EQ(outcome.fate, EngineFate::kRolledBack);
   EXPECT_THAT(outcome.cause, HasSubstr("leave no token"));
@@ -238,10 +240,17 @@ TEST_F(LlamaSamplerTest, HostileParametersAreRefusedBeforeAnyStep) {
       {"left recursion", [](SamplingParams& p) { p.grammar = "root ::= root \"a\" | \"b\""; }},
       {"no stack", [](SamplingParams& p) { p.grammar = "root ::= b root\nb ::= y\ny ::= \"\""; }},
       {"unknown token", [](SamplingParams& p) { p.grammar = "root ::= <not a token at all>"; }},
+      // llama.cpp's tokenizers recurse along a run: 30,000 letters end a usual stack.
+      {"long token", [](SamplingParams& p) { p.grammar = "root ::= <" + std::string(60000, 'a') + ">"; }},
+      {"a run in the generation prompt", [](SamplingParams& p) { p.generation_prompt = std::string(60000, 'a'); }},
+      {"zero byte in the generation prompt", [](SamplingParams& p) { p.generation_prompt = std::string(1, '\0'); }},
       {"mirostat 3", [](SamplingParams& p) { p.mirostat = 3; }},
       {"repeat penalty 0", [](SamplingParams& p) { p.repeat_penalty = 0; }},
       {"trigger type 8", [](SamplingParams& p) { p.grammar = "root ::= \"a\"", p.grammar_lazy = true, p.grammar_triggers = {{8, "a", 0}}; }},
       {"broken pattern", [](SamplingParams& p) { p.grammar = "root ::= \"a\"", p.grammar_lazy = true, p.grammar_triggers = {{2, "(a", -1}}; }},
+      {"exponential pattern", [](SamplingParams& p) { p.grammar = "root ::= \"a\"", p.grammar_lazy = true, p.grammar_triggers = {{2, R"(\s*\s*\s*\s*x)", -1}}; }},
+      {"recursive pattern", [](SamplingParams& p) { p.grammar = "root ::= \"a\"", p.grammar_lazy = true, p.grammar_triggers = {{2, R"(\w*x)", -1}}; }},
+      {"empty word", [](SamplingParams& p) { p.grammar = "root ::= \"a\"", p.grammar_lazy = true, p.grammar_triggers = {{1, "", -1}}; }},
       {"bias of no token", [](SamplingParams& p) { p.logit_bias = {{1 << 30, 1}}; }},
       {"generation prompt against the grammar",
        [](SamplingParams& p) { p.grammar = "root ::= \"a\"", p.grammar_type = 2, p.generation_prompt = "zzz"; }},

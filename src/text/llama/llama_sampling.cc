@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "grammar/bounds.h"
+#include "grammar/text_run.h"
 #include "llama.h"
 #include "protocol/sampling_limits.h"
 #include "sampling.h"
@@ -112,7 +113,7 @@ std::optional<ApiError> CheckConstraint(const LlamaVocabulary& vocabulary, const
   if (sampling.generation_prompt.size() > kGenerationPromptBytesMax) {
     return BadRequest("messages", "The last message, which the answer is to continue, has more than " + std::to_string(kGenerationPromptBytesMax) + " bytes.");
   }
-  if (!LlamaVocabulary::FitsAnyStack(sampling.generation_prompt)) {
+  if (grammar::LongestRun(sampling.generation_prompt) > grammar::kRunOnAnyStack) {
     return BadRequest("messages", "The last message, which the answer is to continue, has thousands of characters without a break.");
   }
   if (sampling.generation_prompt.find('\0') != std::string::npos) {

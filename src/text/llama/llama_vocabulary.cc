@@ -10,6 +10,7 @@
 
 #include "common.h"
 #include "gguf/model_file.h"
+#include "grammar/text_run.h"
 #include "grammar/utf8.h"
 #include "llama.h"
 #include "log.h"
@@ -32,33 +33,10 @@ void SilenceLibraries() {
   });
 }
 
-// Several of llama.cpp's pre-tokenizers use std::regex, which recurses once for each character that one repetition matches: 314 bytes of stack
-// each, so that 26,652 letters in a row end a thread with the usual 8 MiB.
-constexpr size_t kRunOnAnyStack = 4096;
+// Longer ones get a thread with enough stack, up to this.
 constexpr size_t kRunMax = 1u << 20;
 constexpr size_t kStackPerCharacter = 1024;
 constexpr size_t kStackBase = 1u << 20;
-
-bool IsBlank(char32_t c) {
-  return c == ' ' || (c >= '\t' && c <= '\r') || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-         c == 0x202F || c == 0x205F || c == 0x3000;
-}
-bool EndsPhrase(char32_t c) { return c == '\n' || (c > ' ' && c < 0x7F && !(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z')); }
-
-// Most characters that one repetition of a pre-tokenizer may match: either all blank or none, or words with blanks in between.
-size_t LongestRun(const std::string& text) {
-  size_t longest = 0, run = 0, phrase = 0;
-  bool was_blank = false;
-  for (size_t at = 0; at < text.size();) {
-    const char32_t c = grammar::TakeCodePoint(text, at);
-    const bool blank = IsBlank(c);
-    run = blank == was_blank ? run + 1 : 1;
-    phrase = EndsPhrase(c) ? 0 : phrase + 1;
-    was_blank = blank;
-    longest = std::max({longest, run, phrase});
-  }
-  return longest;
-}
 
 // Runs `work` on a thread of its own with that much stack, of which only what is used costs memory. False when there is no such thread.
 bool RunOnStack(size_t stack_bytes, const std::function<void()>& work) {
@@ -181,16 +159,14 @@ std::optional<std::vector<Token>> LlamaVocabulary::Tokenize(const std::string& t
       tokens.reset();
     }
   };
-  const size_t run = LongestRun(text);
-  if (run <= kRunOnAnyStack) {
+  const size_t run = grammar::LongestRun(text);
+  if (run <= grammar::kRunOnAnyStack) {
     tokenize();
   } else if (run > kRunMax || !RunOnStack(kStackBase + run * kStackPerCharacter, tokenize)) {
     return std::nullopt;
   }
   return tokens;
 }
-
-bool LlamaVocabulary::FitsAnyStack(const std::string& text) { return LongestRun(text) <= kRunOnAnyStack; }
 
 size_t LlamaVocabulary::TokensAtLeast(const std::string& text) const {
   if (!piece_bytes_max_) return 0;

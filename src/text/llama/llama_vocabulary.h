@@ -41,8 +41,6 @@ class LlamaVocabulary {
   // `markers`: whether text such as "<|im_end|>" becomes its special token. Nothing when llama.cpp fails on the text, when there is no tokenizer,
   // or when more than a million characters follow each other without a break.
   std::optional<std::vector<Token>> Tokenize(const std::string& text, BeginningOfText beginning, bool markers) const;
-  // Whether llama.cpp may tokenize `text` on a usual stack, as the last worker does with the beginning of a constrained answer.
-  static bool FitsAnyStack(const std::string& text);
   // Raw bytes; "" for an id out of range and, when hidden, for special tokens.
   std::string Piece(Token token, SpecialTokens special) const;
   std::string Detokenize(const std::vector<Token>& tokens) const;
