@@ -1,7 +1,6 @@
 #include "text/schema_bounds.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "text/request_fields.h"
+#include "text/schema_keywords.h"
 #include "text/schema_pattern.h"
 
 namespace meshnet::text {
@@ -17,35 +17,21 @@ namespace {
 
 using nlohmann::ordered_json;
 
-template <size_t N>
-bool Contains(const std::array<std::string_view, N>& list, std::string_view word) {
-  return std::find(list.begin(), list.end(), word) != list.end();
-}
-
-// Say something about a value, constrain nothing.
-constexpr std::array<std::string_view, 22> kAnnotations = {
-    "title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "$comment", "$schema", "$id", "$anchor", "$defs",
-    "definitions", "contentEncoding", "contentMediaType", "contentSchema", "discriminator", "format", "id", "markdownDescription", "enumDescriptions"};
-
-// Keywords that only concern values of one type; beside another type they constrain nothing.
-constexpr std::array<std::string_view, 3> kOfStrings = {"pattern", "minLength", "maxLength"};
-constexpr std::array<std::string_view, 5> kOfNumbers = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
-constexpr std::array<std::string_view, 10> kOfArrays = {"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "additionalItems",
-                                                        "contains", "minContains", "maxContains", "unevaluatedItems"};
-constexpr std::array<std::string_view, 11> kOfObjects = {"properties", "required", "additionalProperties", "patternProperties", "propertyNames",
-                                                         "minProperties", "maxProperties", "dependentRequired", "dependentSchemas", "dependencies",
-                                                         "unevaluatedProperties"};
-constexpr std::array<std::string_view, 7> kTypes = {"object", "array", "string", "number", "integer", "boolean", "null"};
-constexpr std::array<std::string_view, 8> kEnforcedFormats = {"date", "time", "date-time", "uuid", "uuid1", "uuid2", "uuid3", "uuid4"};
-
-bool HasType(const ordered_json& value, std::string_view type) {
-  if (type == "object") return value.is_object();
-  if (type == "array") return value.is_array();
-  if (type == "string") return value.is_string();
-  if (type == "boolean") return value.is_boolean();
-  if (type == "null") return value.is_null();
-  if (type == "integer") return value.is_number_integer() || (value.is_number_float() && value.get<double>() == std::floor(value.get<double>()));
-  return value.is_number();
+// Bytes of names and strings, and 8 for each value.
+size_t WeightOf(const ordered_json& json) {
+  size_t weight = 0;
+  std::vector<const ordered_json*> todo = {&json};
+  while (!todo.empty()) {
+    const ordered_json& value = *todo.back();
+    todo.pop_back();
+    weight += 8 + (value.is_string() ? value.get_ref<const std::string&>().size() : 0);
+    if (!value.is_structured()) continue;
+    for (const auto& item : value.items()) {
+      weight += value.is_object() ? item.key().size() : 0;
+      todo.push_back(&item.value());
+    }
+  }
+  return weight;
 }
 
 class Walk {
@@ -54,6 +40,7 @@ class Walk {
       : root_(root), root_path_(std::move(path)), use_(use), bounds_(bounds) {}
 
   std::variant<ordered_json, ApiError> Run() {
+    if (WeightOf(root_) > bounds_.weight_max) return BadRequest(root_path_, "The schema at \"" + root_path_ + "\" is larger than " + std::to_string(bounds_.weight_max) + " bytes.");
     ordered_json result = Visit(root_, root_path_, 0);
     if (error_) return *error_;
     // Definitions are read where they stand in the root, so their rewritten form goes back there.
@@ -76,7 +63,11 @@ class Walk {
     schema->erase(key);
   }
 
-  ordered_json Visit(const ordered_json& schema, const std::string& path, size_t depth);
+  // Of a part that is written out once more: refused when all of them together are too large.
+  ordered_json Copy(const ordered_json& part, const std::string& path);
+
+  // Takes the schema and gives it back as llama.cpp is to see it; nothing of it is copied on the way.
+  ordered_json Visit(ordered_json schema, const std::string& path, size_t depth);
   void VisitAlternatives(ordered_json* schema, const std::string& path, size_t depth);
   void VisitTypeList(ordered_json* schema, const std::string& path, size_t depth);
   void VisitAllOf(ordered_json* schema, const std::string& path, size_t depth);
@@ -98,6 +89,7 @@ class Walk {
   SchemaUse use_;
   SchemaBounds bounds_;
   size_t nodes_ = 0;
+  size_t copied_weight_ = 0;
   std::map<std::string, ordered_json> rewritten_;   // JSON pointer of a $ref's target -> its new form
   std::set<std::string> references_seen_;
   // References followed since the last property or item: meeting one of them again consumes nothing, so it would never end.
@@ -105,11 +97,18 @@ class Walk {
   std::optional<ApiError> error_;
 };
 
-ordered_json Walk::Visit(const ordered_json& source, const std::string& path, size_t depth) {
+ordered_json Walk::Copy(const ordered_json& part, const std::string& path) {
+  copied_weight_ += WeightOf(part);
+  if (copied_weight_ <= bounds_.copied_weight_max) return part;
+  Fail(path, "is too large once its references and lists of types are written out.");
+  return {};
+}
+
+ordered_json Walk::Visit(ordered_json schema, const std::string& path, size_t depth) {
   if (error_) return {};
-  if (source.is_boolean() && source.get<bool>()) return ordered_json::object();
-  if (!source.is_object()) {
-    Fail(path, std::string("must be an object, not ") + TypeName(source) + ".");
+  if (schema.is_boolean() && schema.get<bool>()) return ordered_json::object();
+  if (!schema.is_object()) {
+    Fail(path, std::string("must be an object, not ") + TypeName(schema) + ".");
     return {};
   }
   if (depth > bounds_.depth_max) {
@@ -120,14 +119,13 @@ ordered_json Walk::Visit(const ordered_json& source, const std::string& path, si
     Fail(path, "has more than " + std::to_string(bounds_.nodes_max) + " parts.");
     return {};
   }
-  ordered_json schema = source;
   // {"allOf": [X]} with nothing but annotations beside it is X: how many generators attach a description to a reference.
   while (schema.contains("allOf") && schema["allOf"].is_array() && schema["allOf"].size() == 1 && schema["allOf"][0].is_object() &&
          std::all_of(schema.items().begin(), schema.items().end(),
                      [](const auto& item) { return item.key() == "allOf" || Contains(kAnnotations, item.key()); })) {
-    ordered_json only = schema["allOf"][0];
+    ordered_json only = std::move(schema["allOf"][0]);
     for (const char* definitions : {"$defs", "definitions"}) {
-      if (schema.contains(definitions)) only[definitions] = schema[definitions];
+      if (schema.contains(definitions)) only[definitions] = std::move(schema[definitions]);
     }
     schema = std::move(only);
   }
@@ -197,12 +195,7 @@ void Walk::RefuseRest(ordered_json* schema, const std::string& path, const std::
   for (const auto& [key, value] : schema->items()) {
     const std::string_view name = key;
     if (Contains(kAnnotations, name) || name.starts_with("x-") || std::find(handled.begin(), handled.end(), name) != handled.end()) continue;
-    const bool any = type == "any" || type == "values";
-    const bool other_type = (Contains(kOfStrings, name) && type != "string" && !any) ||
-                            (Contains(kOfNumbers, name) && type != "number" && type != "integer" && !any) ||
-                            (Contains(kOfArrays, name) && type != "array" && !any) ||
-                            (Contains(kOfObjects, name) && type != "object" && type != "allOf" && !any);
-    if (other_type) continue;
+    if (type != "any" && type != "values" && IsOfOtherType(name, type)) continue;
     Fail(path + "." + key, "cannot be enforced here. Remove it, or ask for a schema that is not strict.");
     return;
   }
@@ -213,26 +206,32 @@ void Walk::VisitAlternatives(ordered_json* schema, const std::string& path, size
   ordered_json& alternatives = (*schema)[key];
   if (!alternatives.is_array() || alternatives.empty()) return Fail(path + "." + key, "must be a non-empty array of schemas.");
   for (size_t i = 0; i < alternatives.size(); ++i) {
-    alternatives[i] = Visit(alternatives[i], path + "." + key + "[" + std::to_string(i) + "]", depth + 1);
+    alternatives[i] = Visit(std::move(alternatives[i]), path + "." + key + "[" + std::to_string(i) + "]", depth + 1);
   }
   RefuseRest(schema, path, {key}, "values");
 }
 
 void Walk::VisitTypeList(ordered_json* schema, const std::string& path, size_t depth) {
-  const ordered_json types = (*schema)["type"];
+  const ordered_json types = std::move((*schema)["type"]);
+  schema->erase("type");
   if (types.empty() || types.size() > kTypes.size()) return Fail(path + ".type", "must be one to seven types.");
-  // As llama.cpp does it, but with the keywords of other types taken out of each alternative.
-  ordered_json alternatives = ordered_json::array();
-  for (size_t i = 0; i < types.size(); ++i) {
-    ordered_json alternative = *schema;
-    alternative["type"] = types[i];
-    alternative.erase("$defs");
-    alternative.erase("definitions");
-    alternatives.push_back(Visit(alternative, path, depth + 1));
-  }
-  ordered_json result = {{"anyOf", std::move(alternatives)}};
-  for (const auto& [name, value] : schema->items()) {
-    if (Contains(kAnnotations, name)) result[name] = value;
+  // As llama.cpp does it, but with the keywords of other types taken out of each alternative, and what says nothing about a value only once.
+  ordered_json result = {{"anyOf", ordered_json::array()}}, shared = ordered_json::object();
+  for (auto& [name, value] : schema->items()) (Contains(kAnnotations, name) && name != "format" ? result : shared)[name] = std::move(value);
+  const auto concerns = [](const std::string& keyword, const ordered_json& type) {
+    const std::string_view name = type.is_string() ? std::string_view(type.get_ref<const std::string&>()) : "";
+    return keyword == "format" ? name == "string" : !IsOfOtherType(keyword, name);
+  };
+  for (auto type = types.begin(); type != types.end() && !error_; ++type) {
+    if (std::find(types.begin(), type, *type) != type) return Fail(path + ".type", "names a type twice.");
+    ordered_json alternative = {{"type", *type}};
+    for (auto& [name, value] : shared.items()) {
+      if (!concerns(name, *type)) continue;
+      const std::string& keyword = name;
+      const bool again = std::any_of(type + 1, types.end(), [&](const ordered_json& other) { return concerns(keyword, other); });
+      alternative[name] = again ? Copy(value, path) : std::move(value);
+    }
+    result["anyOf"].push_back(Visit(std::move(alternative), path, depth + 1));
   }
   *schema = std::move(result);
 }
@@ -275,7 +274,7 @@ void Walk::VisitReference(ordered_json* schema, const std::string& path, size_t 
   RefuseRest(schema, path, {"$ref"}, "values");
   if (!references_seen_.insert(reference).second) return;
   unguarded_.push_back(reference);
-  ordered_json rewritten = Visit(*target, root_path_ + "." + reference.substr(2), depth + 1);
+  ordered_json rewritten = Visit(Copy(*target, path), root_path_ + "." + reference.substr(2), depth + 1);
   unguarded_.pop_back();
   rewritten_.emplace(reference.substr(1), std::move(rewritten));
 }
@@ -338,7 +337,7 @@ void Walk::VisitAllOf(ordered_json* schema, const std::string& path, size_t dept
       return Fail(path + ".allOf", "can be enforced only if every part is an object with properties, or every part is an enum.");
     }
   }
-  for (size_t i = 0; i < parts.size(); ++i) parts[i] = Visit(parts[i], path + ".allOf[" + std::to_string(i) + "]", depth + 1);
+  for (size_t i = 0; i < parts.size(); ++i) parts[i] = Visit(std::move(parts[i]), path + ".allOf[" + std::to_string(i) + "]", depth + 1);
 }
 
 void Walk::VisitObject(ordered_json* schema, const std::string& path, size_t depth) {
@@ -354,7 +353,7 @@ void Walk::VisitObject(ordered_json* schema, const std::string& path, size_t dep
     for (auto& [name, property] : properties.items()) {
       if (name.size() > bounds_.name_bytes_max) return Fail(path + ".properties", "has a name of more than " + std::to_string(bounds_.name_bytes_max) + " bytes.");
       names.insert(name);
-      property = Visit(property, path + ".properties." + name, depth + 1);
+      property = Visit(std::move(property), path + ".properties." + name, depth + 1);
     }
   }
   const bool open = schema->contains("additionalProperties") && (*schema)["additionalProperties"] != false;
@@ -362,7 +361,7 @@ void Walk::VisitObject(ordered_json* schema, const std::string& path, size_t dep
     return Fail(path + ".properties", "has a name of more than " + std::to_string(bounds_.excluded_name_bytes_max) + " bytes beside \"additionalProperties\".");
   }
   if (schema->contains("additionalProperties") && !(*schema)["additionalProperties"].is_boolean()) {
-    (*schema)["additionalProperties"] = Visit((*schema)["additionalProperties"], path + ".additionalProperties", depth + 1);
+    (*schema)["additionalProperties"] = Visit(std::move((*schema)["additionalProperties"]), path + ".additionalProperties", depth + 1);
   }
   std::swap(outer, unguarded_);
   if (!schema->contains("required") || error_) return;
@@ -392,9 +391,9 @@ void Walk::VisitArray(ordered_json* schema, const std::string& path, size_t dept
   if (schema->contains(key)) {
     ordered_json& items = (*schema)[key];
     if (!items.is_array()) {
-      items = Visit(items, path + "." + key, depth + 1);
+      items = Visit(std::move(items), path + "." + key, depth + 1);
     } else {
-      for (size_t i = 0; i < items.size(); ++i) items[i] = Visit(items[i], path + "." + key + "[" + std::to_string(i) + "]", depth + 1);
+      for (size_t i = 0; i < items.size(); ++i) items[i] = Visit(std::move(items[i]), path + "." + key + "[" + std::to_string(i) + "]", depth + 1);
       // A tuple always has exactly its items.
       const int64_t count = static_cast<int64_t>(items.size());
       if (enforcing() && (schema->value("minItems", count) > count || schema->value("maxItems", count) < count)) {

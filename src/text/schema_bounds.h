@@ -12,6 +12,8 @@
 namespace meshnet::text {
 
 struct SchemaBounds {
+  size_t weight_max = 256u << 10;     // of a schema: bytes of its names and strings, and 8 for each value
+  size_t copied_weight_max = 1u << 20;  // of what is written out more than once: targets of $ref, what several types of a list share
   size_t depth_max = 64;              // schemas inside each other, $ref followed
   size_t nodes_max = 5000;            // schemas in all, each alternative of a type list counted
   size_t properties_max = 256;        // of one object: llama.cpp needs cubic time for optional ones

@@ -92,18 +92,41 @@ TEST(SchemaBoundsTest, BoundsChainsAndExplosions) {
   EXPECT_NE(std::get<ApiError>(chain).message.find("deeper than 64"), std::string::npos);
   EXPECT_TRUE(std::holds_alternative<ordered_json>(Prepare(ReferenceChain(20), SchemaUse::kEnforce)));
 
-  // Each level twice in the type list: 2^30 schemas for llama.cpp.
+  // Both types have each level's parts: 2^30 schemas for llama.cpp.
   std::string doubling = "{\"type\":\"null\"}";
-  for (int i = 0; i < 30; ++i) doubling = "{\"type\":[\"array\",\"array\"],\"items\":" + doubling + "}";
+  for (int i = 0; i < 30; ++i) doubling = "{\"type\":[\"object\",\"string\"],\"allOf\":[" + doubling + ",{}]}";
   auto exploded = Prepare(doubling, SchemaUse::kAdvise);
   ASSERT_TRUE(std::holds_alternative<ApiError>(exploded));
-  EXPECT_NE(std::get<ApiError>(exploded).message.find("more than 5000"), std::string::npos);
+  EXPECT_NE(std::get<ApiError>(exploded).message.find("more than 5000"), std::string::npos) << std::get<ApiError>(exploded).message;
 
   std::string wide = "{\"type\":\"object\",\"properties\":{\"a\":{}";
   for (int i = 0; i < 300; ++i) wide += ",\"p" + std::to_string(i) + "\":{}";
   auto too_wide = Prepare(wide + "}}", SchemaUse::kAdvise);
   ASSERT_TRUE(std::holds_alternative<ApiError>(too_wide));
   EXPECT_EQ(std::get<ApiError>(too_wide).param, "s.properties");
+}
+
+// One request of 30 MB once made hundreds of copies of it.
+TEST(SchemaBoundsTest, BoundsCopies) {
+  const std::string text(200u << 10, 'x');
+  const auto message = [](const std::string& schema) {
+    auto prepared = Prepare(schema, SchemaUse::kAdvise);
+    return std::holds_alternative<ApiError>(prepared) ? std::get<ApiError>(prepared).message : std::string();
+  };
+  EXPECT_NE(message("{\"enum\":[\"" + text + text + "\"]}").find("larger than"), std::string::npos);
+  std::string zeros = "0";
+  for (int i = 0; i < 40000; ++i) zeros += ",0";
+  EXPECT_NE(message("{\"const\":[" + zeros + "]}").find("larger than"), std::string::npos) << "values without a text";
+  EXPECT_NE(message(R"({"type":["object","object"]})").find("names a type twice"), std::string::npos);
+  // What several types share, and targets that overlap or have several names.
+  EXPECT_NE(message(R"({"type":["string","null","boolean","object","array","number","integer"],"x-note":")" + text + "\"}").find("written out"), std::string::npos);
+  std::string references = R"("$defs":{"a":{"prefixItems":[{"description":")" + text + R"("}]}})";
+  for (int i = 1; i < 7; ++i) references += R"(,"p)" + std::to_string(i) + R"(":{"$ref":"#/properties/$defs/a/prefixItems/)" + std::string(static_cast<size_t>(i), '0') + "\"}";
+  EXPECT_NE(message(R"({"type":"object","properties":{)" + references + "}}").find("written out"), std::string::npos);
+  // Nothing is copied along the way down.
+  std::string deep = "{\"enum\":[\"" + text + "\"]}";
+  for (int i = 0; i < 20; ++i) deep = R"({"type":["object","null"],"properties":{"a":)" + deep + "}}";
+  EXPECT_EQ(message(deep), "");
 }
 
 struct Kept {
@@ -122,7 +145,10 @@ TEST(SchemaBoundsTest, KeepsWhatCanBeEnforced) {
       {"one allOf", R"({"description":"d","allOf":[{"type":"string"}]})", R"({"type":"string"})"},
       {"allOf of objects", R"({"allOf":[{"properties":{"a":{"type":"null"}}},{"properties":{"b":{"type":"null"}}}]})", ""},
       {"type list", R"({"type":["string","null"],"minLength":2,"description":"d"})",
-       R"({"anyOf":[{"type":"string","minLength":2,"description":"d"},{"type":"null","minLength":2,"description":"d"}],"description":"d"})"},
+       R"({"anyOf":[{"type":"string","minLength":2},{"type":"null"}],"description":"d"})"},
+      {"type list with a format", R"({"type":["string","null"],"format":"date"})", R"({"anyOf":[{"type":"string","format":"date"},{"type":"null"}]})"},
+      {"type list with parts", R"({"type":["object","array"],"properties":{"a":{}},"items":{}})",
+       R"({"anyOf":[{"type":"object","properties":{"a":{}}},{"type":"array","items":{}}]})"},
       {"true", R"({"type":"array","items":true})", R"({"type":"array","items":{}})"},
       {"closed tuple", R"({"type":"array","prefixItems":[{"type":"null"}],"items":false})", R"({"type":"array","prefixItems":[{"type":"null"}]})"},
       {"exclusive bounds", R"({"type":"integer","exclusiveMinimum":1.5,"exclusiveMaximum":9,"maximum":20})", R"({"type":"integer","maximum":8,"minimum":2})"},
