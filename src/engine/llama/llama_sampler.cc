@@ -86,7 +86,7 @@ common_params_sampling LlamaParams(const SamplerModel& model, const SamplingPara
 bool IsPlainGreedy(const SamplerModel& model, const SamplingParams& p) {
   int32_t suppressed = 0;
   llama_vocab_get_suppress_tokens(VocabOf(model), &suppressed);
-  return p.temperature <= 0 && suppressed == 0 && p.samplers.empty() && p.logit_bias.empty() && !p.ignore_eos && p.grammar.empty() &&
+  return p.temperature <= 0 && p.dynatemp_range == 0 && suppressed == 0 && p.samplers.empty() && p.logit_bias.empty() && !p.ignore_eos && p.grammar.empty() &&
          p.reasoning_budget_start.empty() && p.repeat_penalty == 1.0f && p.presence_penalty == 0 && p.frequency_penalty == 0 &&
          p.dry_multiplier == 0 && p.mirostat == 0 && p.typical_p >= 1.0f && p.xtc_probability == 0 && !p.post_sampling_probs;
 }

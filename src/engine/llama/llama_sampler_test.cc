@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -102,6 +103,19 @@ TEST_F(LlamaSamplerTest, GreedyTakesTheHighestLogitHoweverItIsAskedFor) {
   ASSERT_EQ(outcome.sampled.size(), 1u);
   EXPECT_EQ(outcome.sampled.front().token, HighestToken(outcome.output.row(outcome.output.rows() - 1)));
   EXPECT_EQ(engine_.Feed(1, prompt_, &chain).sampled.front().token, outcome.sampled.front().token);
+}
+
+// llama.cpp draws at up to temperature + range.
+TEST_F(LlamaSamplerTest, ARangeAroundTemperatureZeroIsNotGreedy) {
+  SamplingParams params = Hot(0);
+  params.temperature = 0;
+  params.dynatemp_range = 2;
+  std::set<Token> drawn;
+  for (params.seed = 0; params.seed < 8; ++params.seed) {
+    drawn.insert(engine_.Feed(0, prompt_, &params).sampled.front().token);
+    engine_->Remove(SequenceId(0));
+  }
+  EXPECT_GT(drawn.size(), 1u);
 }
 
 TEST_F(LlamaSamplerTest, SeedAndPositionDecideTheDraw) {
