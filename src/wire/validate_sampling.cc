@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "grammar/bounds.h"
 #include "protocol/sampling_limits.h"
 #include "wire/wire_limits.h"
 
@@ -10,6 +11,8 @@ namespace meshnet {
 namespace {
 
 namespace pb = shard::v1;
+
+static_assert(grammar::Limits().text_bytes_max == kGrammarBytesMax);
 
 Refusal Limit(const std::string& message) {
   Refusal refusal;
@@ -81,6 +84,9 @@ std::variant<SamplingParams, Refusal> ValidateSampling(const pb::SamplingParams&
   if (wire.ByteSizeLong() > kStepOverheadBytesMax) return Limit("* must be at most " + std::to_string(kStepOverheadBytesMax) + " bytes in all");
   SamplingParams params = Copy(wire);
   if (Status status = CheckSamplingParams(params, vocabulary_size); !status.ok()) return Limit(status.message());
+  if (params.grammar.empty()) return params;
+  // Here and not on the engine's thread, where every session would wait for it. Whether a `<text>` is a token is asked there.
+  if (Status status = grammar::CheckGrammar(params.grammar, {}, vocabulary_size, nullptr); !status.ok()) return Limit("grammar: " + status.message());
   return params;
 }
 

@@ -1,4 +1,4 @@
-// Sampling parameters of hostile messages, checked by protocol/sampling_limits.h.
+// Sampling parameters of hostile messages, checked by protocol/sampling_limits.h and grammar/bounds.h.
 #pragma once
 
 #include <variant>

@@ -311,6 +311,8 @@ TEST(ValidateSamplingTest, NamesTheFieldThatIsOutOfRange) {
       {"logit_bias", [&](SamplingParams& p) { p.logit_bias = {{1, inf}}; }},
       {"logit_bias", [](SamplingParams& p) { p.logit_bias.assign(kLogitBiasMax + 1, {1, 1}); }},
       {"grammar", [](SamplingParams& p) { p.grammar = std::string(kGrammarBytesMax + 1, '('); }},
+      {"grammar", [](SamplingParams& p) { p.grammar = "root ::= root \"a\" | \"b\""; }},
+      {"grammar", [](SamplingParams& p) { p.grammar = "root ::= <[100]>"; }},
       {"grammar_type", [](SamplingParams& p) { p.grammar_type = 4; }},
       {"grammar_triggers", [](SamplingParams& p) { p.grammar_triggers = {{4, "x", -1}}; }},
       {"grammar_triggers", [](SamplingParams& p) { p.grammar_triggers = {{1, "x", 100}}; }},
@@ -333,6 +335,7 @@ TEST(ValidateSamplingTest, NamesTheFieldThatIsOutOfRange) {
   for (const Row& row : rows) {
     SCOPED_TRACE(row.field);
     SamplingParams params = OddSampling();
+    params.grammar = "root ::= <only the tail knows>";
     ASSERT_TRUE(std::holds_alternative<SamplingParams>(ValidateSampling(ToProto(params), 100)));
     row.spoil(params);
     std::variant<SamplingParams, Refusal> read = ValidateSampling(ToProto(params), 100);

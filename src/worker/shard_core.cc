@@ -13,6 +13,7 @@ constexpr uint32_t kWindowSteps = 4;
 // Callers that wait for one and the same queued step, all but one of them a resend.
 constexpr size_t kWaitersMax = 8;
 constexpr size_t kHistoryMax = 64;
+constexpr size_t kCheckedMax = 256;
 
 kv::HotKvConfig ConfigOf(const ShardDescription& description) {
   kv::HotKvConfig config;
@@ -103,10 +104,15 @@ std::variant<OpenReply, Refusal> ShardCore::Open(const OpenRequest& request) {
   return accepted.reply;
 }
 
-std::optional<Refusal> ShardCore::CheckSampling(const Step& step) const {
+// The wire has checked all that it can; the engine sets up a sampler on trial, which can take long, so not again for a resend.
+std::optional<Refusal> ShardCore::CheckSampling(const Step& step) {
   if (!step.sampling || !description_.is_tail()) return std::nullopt;
-  Status status = engine_->CheckSampling(*step.sampling);
-  return status.ok() ? std::nullopt : std::optional(BadSampling(status));
+  const kv::Fingerprint fingerprint = kv::FingerprintOf(step);
+  if (std::ranges::find(checked_, fingerprint) != checked_.end()) return std::nullopt;
+  if (Status status = engine_->CheckSampling(*step.sampling); !status.ok()) return BadSampling(status);
+  checked_.push_back(fingerprint);
+  if (checked_.size() > kCheckedMax) checked_.pop_front();
+  return std::nullopt;
 }
 
 void ShardCore::Submit(SubmittedStep submitted, const std::shared_ptr<StepAnswerSink>& sink) {

@@ -223,6 +223,15 @@ TEST(ShardHostTest, SamplingStaysUntilItChangesAndOnlyACommitChangesIt) {
   EXPECT_TRUE(next.MustPrefill({1}, RowsWanted::kLast).sampled.empty());
 }
 
+TEST(ShardHostTest, AResendIsNotCheckedAgain) {
+  TestShard shard;
+  TestSession session(shard.link(), shard.description(), 1);
+  ASSERT_TRUE(session.Open());
+  const Step step = session.PrefillStep({1, 2}, RowsWanted::kLast, Greedy());
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(std::holds_alternative<StepResult>(session.Send(CopyStep(step)).get()));
+  EXPECT_EQ(shard.engine_gate().sampling_checks, 1);
+}
+
 TEST(ShardHostTest, ABadGrammarIsRefusedAtItsPlace) {
   TestShard shard;
   TestSession session(shard.link(), shard.description(), 1);

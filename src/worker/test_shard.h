@@ -1,6 +1,7 @@
 // For tests: a ShardHost on a fake engine that can be held in the middle of a call, and a session that is driven step by step.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <future>
@@ -37,6 +38,7 @@ class EngineGate {
     changed_.wait(lock, [this] { return !closed_; });
     --held_;
   }
+  std::atomic<int> sampling_checks{0};
   // From now on past_len of the engine is one too few: a broken invariant.
   void LoseTokens() { loses_tokens_ = true; }
   bool loses_tokens() const { return loses_tokens_; }
@@ -60,6 +62,10 @@ class GatedEngine : public FakeEngine {
   PastLen past_len(SequenceId sequence) const override {
     PastLen truth = FakeEngine::past_len(sequence);
     return gate_.loses_tokens() && truth.value > 0 ? PastLen(truth.value - 1) : truth;
+  }
+  Status CheckSampling(const SamplingParams& params) const override {
+    ++gate_.sampling_checks;
+    return FakeEngine::CheckSampling(params);
   }
 
  private:

@@ -104,7 +104,7 @@ Status LlamaEngine::PrepareSampler(const EngineStep& step) {
   Sequence& sequence = At(step.sequence);
   if (sequence.sampler && !(sequence.sampler->params() == *step.sampling)) sequence.sampler.reset();
   if (!sequence.sampler) {
-    auto sampler = TailSampler::Create({parts_.model.get(), info().context_tokens}, *step.sampling);
+    auto sampler = TailSampler::Create({parts_.model.get(), info().context_tokens, &known_grammars_}, *step.sampling);
     if (!sampler.ok()) return sampler.status();
     sequence.sampler = std::move(*sampler);
   }
@@ -297,7 +297,7 @@ PastLen LlamaEngine::intact_from(SequenceId sequence) const { return cells_.inta
 
 Status LlamaEngine::CheckSampling(const SamplingParams& params) const {
   if (!tail()) return Refused("only the tail samples; this shard holds layers " + info().range.Text());
-  return CheckTailSampling({parts_.model.get(), info().context_tokens}, params);
+  return CheckTailSampling({parts_.model.get(), info().context_tokens, &known_grammars_}, params);
 }
 
 }  // namespace meshnet

@@ -85,6 +85,7 @@ class LlamaEngine : public Engine {
   LlamaBatchBuilder batch_builder_;
   LlamaSequenceCells cells_;
   std::vector<Sequence> sequences_;
+  mutable grammar::KnownGrammars known_grammars_;
   std::vector<float> captured_;
   uint32_t flagged_rows_most_ = 0;
   bool scrub_is_complete_ = false;

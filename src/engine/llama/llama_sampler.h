@@ -9,6 +9,7 @@
 
 #include "base/ids.h"
 #include "base/status.h"
+#include "grammar/known_grammars.h"
 #include "protocol/sampling_params.h"
 
 struct llama_context;
@@ -20,6 +21,7 @@ namespace meshnet {
 struct SamplerModel {
   const llama_model* model = nullptr;
   uint32_t context_tokens = 0;  // -1 in a "last n" parameter stands for it, and no such parameter exceeds it
+  grammar::KnownGrammars* known_grammars = nullptr;  // borrowed for a call; null: each grammar is read anew
 };
 
 // Bounds, grammar and a trial set-up. kRefused names what is wrong and quotes neither grammar nor prompt.
