@@ -21,7 +21,7 @@ struct KvSettings {
 
 struct KvEstimate {
   uint64_t bytes_per_token = 0;    // of full-attention layers
-  uint64_t bytes = 0;              // allocated for these settings, windows and recurrent state included
+  uint64_t bytes = 0;              // allocated for these settings, windows included; recurrent state is not counted
 };
 
 // As llama.cpp v0.5.0 allocates (src/llama-kv-cache*.cpp): partitioned when sessions * context <= budget, else unified.

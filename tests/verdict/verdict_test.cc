@@ -14,6 +14,7 @@
 #include "engine/llama/llama_sampler.h"
 #include "protocol/sampling_limits.h"
 #include "text/llama/text_bed.h"
+#include "tiny/test_folder.h"
 #include "wire/convert.h"
 #include "wire/validate_sampling.h"
 
@@ -137,6 +138,44 @@ TEST_F(VerdictTest, NumbersAtTheLimits) {
   ExpectTailTakesWhatPasses(biases(kLogitBiasMax / 2, "\"x", " y z\""), false);
   ExpectTailTakesWhatPasses(R"("reasoning_budget_tokens":2147483647)", true);
   ExpectTailTakesWhatPasses(R"("min_keep":1000000,"dry_allowed_length":16777216,"repeat_last_n":2147483647)", true);
+}
+
+// Both rooms listen to llama.cpp's log, and each one's causes stand in its errors, whoever came first.
+class LlamaLogTest : public testing::Test {
+ protected:
+  static void ExpectBothHear() {
+    TakeLlamaComplaint();
+    EXPECT_EQ(llama_model_load_from_file("no such file", llama_model_default_params()), nullptr);
+    EXPECT_NE(TakeLlamaComplaint(), "");
+
+    // A tokenizer that our own reader takes and llama.cpp does not know.
+    std::ifstream in(MESHNET_LLAMA_CPP_DIR "/models/ggml-vocab-qwen2.gguf", std::ios::binary);
+    std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    const std::string key = "tokenizer.ggml.pre";
+    const size_t value = bytes.find(key) + key.size() + 12;
+    ASSERT_EQ(bytes.substr(value, 5), "qwen2");
+    bytes.replace(value, 5, "qwen9");
+    tiny::TestFolder folder;
+    std::ofstream(folder.File("vocab.gguf"), std::ios::binary) << bytes;
+    TextModelOptions options;
+    options.vocab_path = folder.File("vocab.gguf");
+    auto created = CreateLlamaTextModel(options);
+    ASSERT_FALSE(created.ok());
+    EXPECT_NE(created.status().message().find("pre-tokenizer"), std::string::npos) << created.status().message();
+  }
+  static void LoadText() { text::Model("qwen2", text::kChatMl); }
+};
+
+TEST_F(LlamaLogTest, EngineFirst) {
+  UseLlamaLibrary();
+  LoadText();
+  ExpectBothHear();
+}
+
+TEST_F(LlamaLogTest, TextFirst) {
+  LoadText();
+  UseLlamaLibrary();
+  ExpectBothHear();
 }
 
 // The templates of the pinned llama.cpp wait for a tool call with these patterns, and only these are run over an answer.

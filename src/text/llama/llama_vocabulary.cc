@@ -21,14 +21,25 @@ namespace {
 // Where llama.cpp's messages of this thread go while a model loads. They are dropped otherwise: several carry a user's text.
 thread_local std::string* captured_log = nullptr;
 
-void OnLibraryLog(ggml_log_level level, const char* message, void*) {
+struct Listener {
+  ggml_log_callback call = nullptr;
+  void* data = nullptr;
+};
+
+void OnLibraryLog(ggml_log_level level, const char* message, void* data) {
+  const Listener& before = *static_cast<const Listener*>(data);
+  if (before.call != nullptr) before.call(level, message, before.data);
   if (captured_log != nullptr && level >= GGML_LOG_LEVEL_ERROR && captured_log->size() < 4096) *captured_log += message;
 }
 
+// Whoever listened before goes on hearing: the engine's room, in a process that has both. llama.cpp's own listener, which prints, has no data.
 void SilenceLibraries() {
   static std::once_flag once;
+  static Listener before;
   std::call_once(once, [] {
-    llama_log_set(OnLibraryLog, nullptr);
+    llama_log_get(&before.call, &before.data);
+    if (before.data == nullptr) before.call = nullptr;
+    llama_log_set(OnLibraryLog, &before);
     common_log_set_verbosity_thold(-1);
   });
 }
