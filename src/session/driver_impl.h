@@ -134,7 +134,7 @@ struct DrivenSession::Impl {
   std::optional<SamplingParams> tail_sampling;  // what the tail was last sent in a committed step of this epoch
 
   std::shared_ptr<Inbox<LinkAnswer>> inbox;  // shared with callbacks, which may come after the session is gone
-  uint32_t late = 0;    // times in a row that a step was still queued at its deadline: each doubles what the next one gets
+  uint32_t late = 0;    // steps that were not answered in time since the session last got further: each doubles what the next one gets
   uint64_t serial = 0;
 };
 

@@ -35,10 +35,10 @@ void DrivenSession::Impl::UpdatePast() { past.store(open ? journal.agreed().valu
 void DrivenSession::Impl::Progress(Run& run, PastLen& seen, PastLen reached) {
   if (reached <= seen) return;
   seen = reached;
-  late = 0;
   run.trouble_since.reset();
   if (reached <= run.furthest) return;
   run.furthest = reached;
+  late = 0;
   run.troubles.Clear();
   run.epochs = run.bug_epochs = 0;
 }
@@ -139,11 +139,13 @@ void DrivenSession::Impl::EndPass(Pass& pass, bool drain) {
 
 Action DrivenSession::Impl::Judge(Run& run, size_t stage, const Trouble& trouble, Situation situation) {
   const auto* refusal = std::get_if<Refusal>(&trouble);
-  if (refusal && refusal->reason == Reason::kDeadlineExceeded) {
-    // The stage is busy with others, which is no trouble of the route and must not use up the patience for one.
-    late = std::min(late + 1, kLateDoublings);
-    return Decide(trouble, situation);
-  }
+  const bool queued = refusal && refusal->reason == Reason::kDeadlineExceeded;
+  if (queued) late = std::min(late + 1, kLateDoublings);
+  // No answer may mean that the time was too short for the step and those in front of it, and would be so again. It is doubled only once,
+  // since it is also how long a lost message goes unnoticed.
+  if (std::holds_alternative<TransportFault>(trouble)) late = std::max(late, 1u);
+  // The stage is busy with others, which is no trouble of the route and must not use up the patience for one.
+  if (queued) return Decide(trouble, situation);
   const Time now = clock.Now();
   if (!run.trouble_since) run.trouble_since = now;
   situation.count = run.troubles.Add(stage, trouble);
