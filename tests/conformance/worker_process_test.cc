@@ -216,7 +216,9 @@ TEST(WorkerProcessTest, SaysWhenTheModelCannotBeRead) {
   WorkerProcess worker({"--fail-to-load"});
   EXPECT_EQ(worker.process().Wait(), 5);
   EXPECT_NE(worker.process().err().find("cannot be read"), std::string::npos);
-  WorkerProcess bad({}, {.environment = {{"MESHNET_HOT_KV_TTL_SECONDS", "-5"}}, .unset = {}, .folder = "", .input = ""});
+  process::StartOptions options;
+  options.environment = {{"MESHNET_HOT_KV_TTL_SECONDS", "-5"}};
+  WorkerProcess bad({}, options);
   EXPECT_EQ(bad.process().Wait(), 3);
   EXPECT_NE(bad.process().err().find("MESHNET_HOT_KV_TTL_SECONDS"), std::string::npos);
 }
