@@ -46,9 +46,10 @@ void Report(const char* what) {
                static_cast<unsigned long long>(running_options->steps), running_options->canary ? " --canary" : "");
 }
 
-// A check of the product does not hold: its sentence is on stderr already.
-void OnAbort(int) {
-  Report("an invariant broke");
+// A check of the product does not hold: its sentence is on stderr already. Or something crashed.
+void OnSignal(int signal) {
+  std::signal(signal, SIG_DFL);
+  Report(signal == SIGABRT ? "an invariant broke" : "it crashed");
   _exit(1);
 }
 
@@ -105,7 +106,8 @@ int Main(int argc, char** argv) {
     std::fputs(kUsage, stderr);
     return 2;
   }
-  std::signal(SIGABRT, OnAbort);
+  std::signal(SIGABRT, OnSignal);
+  std::signal(SIGSEGV, OnSignal);
   const auto begun = std::chrono::steady_clock::now();
   Sums sums;
   for (uint64_t i = 0; i < arguments->seeds; ++i, ++arguments->options.seed) {
