@@ -14,6 +14,7 @@ using std::chrono::seconds;
 // After the healing: until then a route may still be down, since processes have to load.
 constexpr Duration kRepairGrace = seconds(60);
 constexpr uint32_t kTakenAnswersMax = 3;
+constexpr uint32_t kBackOffDoublings = 6;
 
 uint32_t ContextOf(const Swarm& swarm) {
   uint32_t context = swarm.workers.front().context_tokens;
@@ -110,6 +111,7 @@ void Client::Live() {
     gateway_.time().Sleep(world_.random.Between(Duration(0), world_.swarm.habits.think_max));
     if (gateway_.dead()) break;
     const bool last = world_.healed;
+    BackOff();
     const bool answered = AskOnce();
     if (answered && last) break;
     const bool visits = kind_ == ClientKind::kTakesOver || kind_ == ClientKind::kCollides;
@@ -117,6 +119,16 @@ void Client::Live() {
   }
   LeaveSession();
   world_.Note({What::kLeaves, place_});
+}
+
+// Whoever was refused for want of room comes again later and later, as clients do that read Retry-After. If nobody did, many drivers on few
+// sequences would evict each other's answers for ever.
+void Client::BackOff() {
+  if (refused_ == 0) return;
+  const Duration most = seconds(1) * (1 << std::min(refused_, kBackOffDoublings));
+  const Duration wait = world_.random.Between(most / 2, most);
+  const Time until = world_.loop.now() + wait;
+  while (world_.loop.now() < until && !gateway_.dead()) gateway_.time().Sleep(std::min<Duration>(until - world_.loop.now(), seconds(1)));
 }
 
 Client::Question Client::Draw() {
@@ -222,11 +234,13 @@ bool Client::Judge(const Question& question, const Listener& listener, DrivenSes
   if (const auto* report = std::get_if<AnswerReport>(&result)) {
     world_.Note({What::kAnswered, place_, {}, {session.id(), session.epoch()}, static_cast<uint64_t>(report->end), listener.told(), report->cached_tokens});
     world_.checker.Mark(std::string("answered ") + Name(report->end));
+    refused_ = 0;
     if (report->replays > 0) world_.checker.Mark("answered after replays");
     if (report->cached_tokens > 0) world_.checker.Mark("answered from cache");
     return JudgeReport(question, listener, *report);
   }
   const AnswerFailure& failure = std::get<AnswerFailure>(result);
+  if (failure.kind == AnswerFailure::Kind::kCapacity) ++refused_;
   world_.Note({What::kFailed, place_, {}, {session.id(), session.epoch()}, static_cast<uint64_t>(failure.kind), listener.told()});
   world_.checker.Mark(std::string("failed ") + (session.ended() ? "taken over" : Name(failure.kind)));
   JudgeFailure(question, listener, session, failure);

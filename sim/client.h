@@ -49,6 +49,7 @@ class Client {
   bool JudgeReport(const Question& question, const Listener& listener, const AnswerReport& report);
   void JudgeFailure(const Question& question, const Listener& listener, DrivenSession& session, const AnswerFailure& failure);
   SessionKey NameSession();
+  void BackOff();
   void LeaveSession();
   void Complain(const std::string& what);
 
@@ -61,6 +62,7 @@ class Client {
   std::unique_ptr<DrivenSession> session_;   // of its own
   SessionId taken_{};                        // kTakesOver, kCollides: which
   uint32_t generation_ = 0;                  // how often the session had been taken over when this client came to it
+  uint32_t refused_ = 0;                     // times in a row that there was no room
   std::vector<Token> talk_;                  // the last prompt and what was told
 };
 

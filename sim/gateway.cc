@@ -11,6 +11,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr size_t kNamesMax = 32;
+constexpr size_t kClientsMax = 10;  // in a gateway's life, those that come to take over included
 
 }  // namespace
 
@@ -58,6 +59,7 @@ void Gateway::Live() {
     for (uint32_t i = 0; i < world_.swarm.own_clients; ++i) add(std::make_unique<Client>(world_, *this, door, ClientKind::kOwn));
     while (!world_.healed && !dead_) {
       time_.Sleep(milliseconds(200));
+      if (clients.size() > kClientsMax) continue;
       for (const SessionId& session : std::exchange(to_take_over_, {})) add(std::make_unique<Client>(world_, *this, door, ClientKind::kTakesOver, session));
       for (const SessionId& session : std::exchange(to_collide_, {})) add(std::make_unique<Client>(world_, *this, door, ClientKind::kCollides, session));
     }
