@@ -110,12 +110,13 @@ int Main(int argc, char** argv) {
   std::signal(SIGSEGV, OnSignal);
   const auto begun = std::chrono::steady_clock::now();
   Sums sums;
+  uint64_t hash = 0;
   for (uint64_t i = 0; i < arguments->seeds; ++i, ++arguments->options.seed) {
     if (arguments->world) {
       Random random(arguments->options.seed);
       std::printf("seed %llu\n%s", static_cast<unsigned long long>(arguments->options.seed), Text(DrawSwarm(random)).c_str());
     }
-    const uint64_t hash = RunOnce(arguments->options, sums);
+    hash = RunOnce(arguments->options, sums);
     if (arguments->twice && RunOnce(arguments->options, sums) != hash) {
       std::fprintf(stderr, "meshnet_sim: seed %llu: two runs of it differ\n", static_cast<unsigned long long>(arguments->options.seed));
       return 1;
@@ -125,6 +126,7 @@ int Main(int argc, char** argv) {
   std::printf("%llu seeds%s, %llu events, %llu tokens told, %.0f events a second\n", static_cast<unsigned long long>(arguments->seeds),
               arguments->twice ? ", each twice with equal traces" : "", static_cast<unsigned long long>(sums.events),
               static_cast<unsigned long long>(sums.tokens), static_cast<double>(sums.events) / seconds);
+  if (arguments->seeds == 1) std::printf("trace %016llx\n", static_cast<unsigned long long>(hash));
   if (arguments->marks) {
     for (const auto& [name, count] : sums.marks) std::printf("%10llu %s\n", static_cast<unsigned long long>(count), name.c_str());
   }
