@@ -34,6 +34,8 @@ struct Step {
   std::optional<SamplingParams> sampling;  // tail only: with the first step that samples, and whenever it changes
   StepSeq ack;                          // the caller holds every reply up to this one
   std::optional<Time> deadline;         // still queued then: refused
+
+  Step Copy() const;                    // by name, as of HiddenState: a chunk is megabytes
 };
 
 struct Credit {
@@ -53,6 +55,8 @@ struct StepResult {
   uint32_t kv_tokens_reserved = 0;      // of this session
   std::chrono::microseconds queue_time{0};
   std::chrono::microseconds compute_time{0};
+
+  StepResult Copy() const;
 };
 
 // The peer or the network broke without a typed answer: the outcome is unknown, so the same step is sent again.

@@ -8,25 +8,6 @@
 namespace meshnet {
 namespace {
 
-// A resend needs the same bytes, so what goes to the link is a copy; it is small beside what the stage computes.
-Step CopyOf(const Step& step) {
-  Step copy;
-  copy.key = step.key;
-  copy.incarnation = step.incarnation;
-  copy.seq = step.seq;
-  copy.kind = step.kind;
-  copy.start = step.start;
-  copy.prefix_digest = step.prefix_digest;
-  copy.tokens = step.tokens;
-  if (step.input) copy.input = step.input->Copy();
-  copy.rows = step.rows;
-  copy.logits_wanted = step.logits_wanted;
-  copy.sampling = step.sampling;
-  copy.ack = step.ack;
-  copy.deadline = step.deadline;
-  return copy;
-}
-
 std::string Text(uint64_t value) { return std::to_string(value); }
 
 }  // namespace
@@ -91,7 +72,8 @@ std::optional<StepToSend> Pass::NextSend(Time now) {
       item.ticket = next_ticket_++;
       ++lane.in_flight;
       ++in_flight_;
-      StepToSend send{stage, item.ticket, CopyOf(item.step)};
+      // A resend needs the same bytes, so what goes to the link is a copy; it is small beside what the stage computes.
+      StepToSend send{stage, item.ticket, item.step.Copy()};
       send.step.ack = books_[stage].acked;
       return send;
     }

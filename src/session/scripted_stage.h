@@ -143,7 +143,7 @@ class ScriptedStage {
     if (found == sessions_.end()) return RefusalOf(step, Reason::kCacheMiss, Detail::kNoSession);
     Session& session = found->second;
     if (step.key.epoch < session.epoch) return RefusalOf(step, Reason::kEpochStale, Detail::kNone);
-    if (step.seq == session.last && session.reply) return CopyOf(*session.reply);
+    if (step.seq == session.last && session.reply) return session.reply->Copy();
     if (step.seq != session.last.Next()) return RefusalOf(step, Reason::kStepGap, Detail::kNone);
     if (step.start.value > session.log.size() || (step.kind == StepKind::kDecode && step.start.value != session.log.size())) {
       return RefusalOf(step, Reason::kCacheMiss, Detail::kPastMismatch);
@@ -158,7 +158,7 @@ class ScriptedStage {
     session.last = step.seq;
     session.reply = ResultOf(step, session);
     steps_.push_back(Bare(step));
-    return CopyOf(*session.reply);
+    return session.reply->Copy();
   }
 
   StepResult ResultOf(const Step& step, const Session& session) const {
@@ -175,17 +175,6 @@ class ScriptedStage {
       result.sampled.back().token = ScriptedToken(session.log, description_.vocabulary_size);
     }
     return result;
-  }
-
-  static StepResult CopyOf(const StepResult& result) {
-    StepResult copy;
-    copy.seq = result.seq;
-    copy.past_len = result.past_len;
-    copy.digest = result.digest;
-    copy.output = result.output.Copy();
-    copy.sampled = result.sampled;
-    copy.credit = result.credit;
-    return copy;
   }
 
   static Step Bare(const Step& step) {

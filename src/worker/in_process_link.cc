@@ -89,7 +89,10 @@ class InProcessLink : public ShardLink {
         if (Refusal* refusal = std::get_if<Refusal>(&answer.outcome)) {
           call->done(std::move(*refusal));
         } else {
-          call->done(CopyOf(std::get<RecordedResult>(answer.outcome)));
+          const RecordedResult& recorded = std::get<RecordedResult>(answer.outcome);
+          StepResult result = recorded.result->Copy();
+          result.replayed = recorded.replayed;
+          call->done(std::move(result));
         }
       }
     }
@@ -103,21 +106,6 @@ class InProcessLink : public ShardLink {
         timer.Remove(call.timer);
         call.done(TransportFault{why});
       }
-    }
-    static StepResult CopyOf(const RecordedResult& recorded) {
-      const StepResult& from = *recorded.result;
-      StepResult result;
-      result.seq = from.seq;
-      result.replayed = recorded.replayed;
-      result.past_len = from.past_len;
-      result.digest = from.digest;
-      result.output = from.output.Copy();
-      result.sampled = from.sampled;
-      result.credit = from.credit;
-      result.kv_tokens_reserved = from.kv_tokens_reserved;
-      result.queue_time = from.queue_time;
-      result.compute_time = from.compute_time;
-      return result;
     }
 
     std::mutex mutex;  // guards the two below

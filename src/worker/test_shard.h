@@ -85,24 +85,6 @@ inline SamplingParams Greedy() {
   return params;
 }
 
-inline Step CopyStep(const Step& step) {
-  Step copy;
-  copy.key = step.key;
-  copy.incarnation = step.incarnation;
-  copy.seq = step.seq;
-  copy.kind = step.kind;
-  copy.start = step.start;
-  copy.prefix_digest = step.prefix_digest;
-  copy.tokens = step.tokens;
-  if (step.input) copy.input = step.input->Copy();
-  copy.rows = step.rows;
-  copy.logits_wanted = step.logits_wanted;
-  copy.sampling = step.sampling;
-  copy.ack = step.ack;
-  copy.deadline = step.deadline;
-  return copy;
-}
-
 inline Time InAMinute() { return std::chrono::steady_clock::now() + std::chrono::minutes(1); }
 
 inline std::future<Reply<StepResult>> SendOver(ShardLink& link, Step step, Time deadline = InAMinute()) {

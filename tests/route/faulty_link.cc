@@ -5,27 +5,6 @@
 #include <random>
 
 namespace meshnet {
-namespace {
-
-Step CopyOf(const Step& step) {
-  Step copy;
-  copy.key = step.key;
-  copy.incarnation = step.incarnation;
-  copy.seq = step.seq;
-  copy.kind = step.kind;
-  copy.start = step.start;
-  copy.prefix_digest = step.prefix_digest;
-  copy.tokens = step.tokens;
-  if (step.input) copy.input = step.input->Copy();
-  copy.rows = step.rows;
-  copy.logits_wanted = step.logits_wanted;
-  copy.sampling = step.sampling;
-  copy.ack = step.ack;
-  copy.deadline = step.deadline;
-  return copy;
-}
-
-}  // namespace
 
 struct FaultyLink::Shared {
   std::mutex mutex;  // guards everything below; no callback under it
@@ -194,10 +173,10 @@ void FaultyLink::Forward(Step step, Time deadline, Done<StepResult> done) {
   if (hook) hook(number);
   const Fate fate = Draw();
   if (fate == Fate::kDead || fate == Fate::kDrop) return done(TransportFault{"the request was lost"});
-  if (fate == Fate::kRepeatBefore) inner()->Forward(CopyOf(step), deadline, [](Reply<StepResult>) {});
+  if (fate == Fate::kRepeatBefore) inner()->Forward(step.Copy(), deadline, [](Reply<StepResult>) {});
   if (fate == Fate::kRepeatAfter) {
     // The repeat arrives when the answer is already on its way: a message that was stuck somewhere.
-    auto repeat = std::make_shared<Step>(CopyOf(step));
+    auto repeat = std::make_shared<Step>(step.Copy());
     ShardLink* to = inner();
     done = [done = std::move(done), repeat, to, deadline](Reply<StepResult> reply) {
       to->Forward(std::move(*repeat), deadline, [](Reply<StepResult>) {});
