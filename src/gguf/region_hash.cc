@@ -1,6 +1,5 @@
 #include "gguf/region_hash.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 
 #include "base/sha256.h"
 #include "gguf/digest_cache.h"
+#include "gguf/open_parts.h"
 
 namespace meshnet::gguf {
 namespace {
@@ -25,26 +25,6 @@ Sha256Digest AllOnes() {
   digest.bytes.fill(0xff);
   return digest;
 }
-
-class Descriptors {
- public:
-  ~Descriptors() {
-    for (int descriptor : open_) {
-      if (descriptor >= 0) close(descriptor);
-    }
-  }
-  Status Open(const std::vector<Part>& parts) {
-    for (const Part& part : parts) {
-      open_.push_back(open(part.path.c_str(), O_RDONLY | O_CLOEXEC));
-      if (open_.back() < 0) return Failure(part.path + ": cannot be opened: " + std::strerror(errno));
-    }
-    return OkStatus();
-  }
-  int operator[](size_t part) const { return open_[part]; }
-
- private:
-  std::vector<int> open_;
-};
 
 // Hashes the wanted regions; both threads take the next one until none is left.
 class Hasher {
@@ -117,7 +97,7 @@ class Hasher {
   const std::vector<Region>& regions_;
   const std::vector<size_t>& wanted_;
   std::vector<Sha256Digest>& digests_;  // each element is written by one thread
-  Descriptors descriptors_;
+  OpenParts descriptors_;
   std::atomic<size_t> next_{0};
   std::atomic<uint64_t> done_{0};
   std::atomic<bool> failed_{false};

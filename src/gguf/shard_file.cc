@@ -1,10 +1,7 @@
 #include "gguf/shard_file.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 #include <unordered_map>
 
@@ -12,6 +9,7 @@
 #include "gguf/gguf_writer.h"
 #include "gguf/header_file.h"
 #include "gguf/manifest.h"
+#include "gguf/open_parts.h"
 #include "gguf/output_file.h"
 #include "gguf/region_hash.h"
 #include "gguf/shard_header.h"
@@ -20,27 +18,6 @@
 
 namespace meshnet::gguf {
 namespace {
-
-// A file that stays open while tensors are copied out of it.
-class InputParts {
- public:
-  ~InputParts() {
-    for (int descriptor : open_) {
-      if (descriptor >= 0) close(descriptor);
-    }
-  }
-  Status Open(const std::vector<Part>& parts) {
-    for (const Part& part : parts) {
-      open_.push_back(open(part.path.c_str(), O_RDONLY | O_CLOEXEC));
-      if (open_.back() < 0) return Failure(part.path + ": cannot be opened: " + std::strerror(errno));
-    }
-    return OkStatus();
-  }
-  int operator[](uint32_t part) const { return open_[part]; }
-
- private:
-  std::vector<int> open_;
-};
 
 Status CheckOutput(const ModelFile& file, const std::string& out_path, Overwrite overwrite) {
   if (out_path.empty() || out_path.back() == '/') return BadConfiguration("the output needs a file name, not \"" + out_path + "\"");
@@ -84,7 +61,7 @@ Result<std::vector<std::string>> RowsOfPlan(const ModelFile& file, const ShardPl
 }
 
 Status CopyTensors(const ModelFile& file, const ShardPlan& plan, const EncodedHeader& header, OutputFile* out, const Progress& progress) {
-  InputParts inputs;
+  OpenParts inputs;
   if (Status status = inputs.Open(file.parts()); !status.ok()) return status;
   const uint64_t total = plan.bytes - plan.hole_bytes;
   uint64_t done = 0;
