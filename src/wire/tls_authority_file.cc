@@ -16,24 +16,12 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <memory>
 
 #include "wire/address.h"
+#include "wire/openssl_owned.h"
 
 namespace meshnet {
 namespace {
-
-template <auto Free>
-struct Freed {
-  template <typename T>
-  void operator()(T* object) const {
-    Free(object);
-  }
-};
-using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
-using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
-using Bio = std::unique_ptr<BIO, Freed<BIO_free_all>>;
-using Extension = std::unique_ptr<X509_EXTENSION, Freed<X509_EXTENSION_free>>;
 
 struct Authority {
   Certificate certificate;
@@ -91,7 +79,7 @@ bool AddExtension(X509* certificate, X509* issuer, int kind, const std::string& 
   X509V3_CTX context;
   X509V3_set_ctx_nodb(&context);
   X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
-  Extension extension(X509V3_EXT_conf_nid(nullptr, &context, kind, value.c_str()));
+  CertificateExtension extension(X509V3_EXT_conf_nid(nullptr, &context, kind, value.c_str()));
   return extension && X509_add_ext(certificate, extension.get(), -1) == 1;
 }
 

@@ -9,21 +9,12 @@
 #include <fstream>
 #include <vector>
 
+#include "wire/openssl_owned.h"
+
 namespace meshnet {
 namespace {
 
 constexpr size_t kPemBytesMax = 1u << 20;
-
-template <auto Free>
-struct Freed {
-  template <typename T>
-  void operator()(T* object) const {
-    Free(object);
-  }
-};
-using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
-using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
-using Bio = std::unique_ptr<BIO, Freed<BIO_free_all>>;
 
 struct PemFile {
   std::string flag;  // "--tls-cert"
