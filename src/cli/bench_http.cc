@@ -22,20 +22,9 @@ class HttpTarget : public BenchTarget {
   const std::string& name() const override { return name_; }
 
   Result<BurstTimes> Burst(const BurstShape& shape) override {
-    std::vector<std::vector<double>> times(shape.sessions);
-    std::vector<std::string> troubles(shape.sessions);
-    Time start = clock_.Now();
-    std::vector<std::thread> threads;
-    for (uint32_t i = 0; i < shape.sessions; ++i) {
-      threads.emplace_back([&, i] { troubles[i] = Stream(shape, i, start, &times[i]); });
-    }
-    for (std::thread& thread : threads) thread.join();
-    BurstTimes burst;
-    for (uint32_t i = 0; i < shape.sessions; ++i) {
-      if (!troubles[i].empty()) return Failure(name_ + ": " + troubles[i]);
-      AddSession(times[i], &burst);
-    }
-    return burst;
+    return BurstOfThreads(name_, shape, clock_, [&](uint32_t session, Time start, std::vector<double>* times) {
+      return Stream(shape, session, start, times);
+    });
   }
 
  private:

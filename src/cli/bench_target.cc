@@ -42,20 +42,9 @@ class RouteTarget : public BenchTarget {
   const std::string& name() const override { return name_; }
 
   Result<BurstTimes> Burst(const BurstShape& shape) override {
-    std::vector<std::vector<double>> times(shape.sessions);
-    std::vector<std::string> troubles(shape.sessions);
-    Time start = clock_.Now();
-    std::vector<std::thread> threads;
-    for (uint32_t i = 0; i < shape.sessions; ++i) {
-      threads.emplace_back([&, i] { troubles[i] = AnswerOne(shape, i, start, &times[i]); });
-    }
-    for (std::thread& thread : threads) thread.join();
-    BurstTimes burst;
-    for (uint32_t i = 0; i < shape.sessions; ++i) {
-      if (!troubles[i].empty()) return Failure(name_ + ": " + troubles[i]);
-      AddSession(times[i], &burst);
-    }
-    return burst;
+    return BurstOfThreads(name_, shape, clock_, [&](uint32_t session, Time start, std::vector<double>* times) {
+      return AnswerOne(shape, session, start, times);
+    });
   }
 
  private:
@@ -118,6 +107,23 @@ class PlainTarget : public BenchTarget {
 };
 
 }  // namespace
+
+Result<BurstTimes> BurstOfThreads(const std::string& name, const BurstShape& shape, const Clock& clock, const SessionOfBurst& session) {
+  std::vector<std::vector<double>> times(shape.sessions);
+  std::vector<std::string> troubles(shape.sessions);
+  const Time start = clock.Now();
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < shape.sessions; ++i) {
+    threads.emplace_back([&, i] { troubles[i] = session(i, start, &times[i]); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  BurstTimes burst;
+  for (uint32_t i = 0; i < shape.sessions; ++i) {
+    if (!troubles[i].empty()) return Failure(name + ": " + troubles[i]);
+    AddSession(times[i], &burst);
+  }
+  return burst;
+}
 
 std::unique_ptr<BenchTarget> CreateRouteTarget(const std::string& name, Route& route, const Clock& clock, uint32_t vocabulary_size) {
   return std::make_unique<RouteTarget>(name, route, clock, vocabulary_size);

@@ -1,8 +1,10 @@
 // What `meshnet bench` measures: something that answers bursts of prompts.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -19,6 +21,11 @@ class BenchTarget {
   // Runs one burst, greedy, ignoring the end of generation.
   virtual Result<BurstTimes> Burst(const BurstShape& shape) = 0;
 };
+
+// One thread a session, all at once. `session`: its number, the start of the burst, where the seconds from it to each token go; returns what
+// went wrong, empty when nothing did.
+using SessionOfBurst = std::function<std::string(uint32_t session, Time start, std::vector<double>* token_times)>;
+Result<BurstTimes> BurstOfThreads(const std::string& name, const BurstShape& shape, const Clock& clock, const SessionOfBurst& session);
 
 // Sessions of the driver over a route, one thread each. `route` and `clock` outlive it.
 std::unique_ptr<BenchTarget> CreateRouteTarget(const std::string& name, Route& route, const Clock& clock, uint32_t vocabulary_size);

@@ -19,16 +19,6 @@ constexpr auto kLogPace = std::chrono::seconds(10);
 
 Time Now() { return SystemClock().Now(); }
 
-void WriteAll(int fd, const std::string& text) {
-  size_t done = 0;
-  while (done < text.size()) {
-    ssize_t count = write(fd, text.data() + done, text.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return;
-    done += static_cast<size_t>(count);
-  }
-}
-
 size_t DisplayWidth(const std::string& text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
@@ -38,6 +28,16 @@ bool IsNumberCell(const std::string& cell) {
 }
 
 }  // namespace
+
+void WriteAll(int fd, const std::string& text) {
+  size_t done = 0;
+  while (done < text.size()) {
+    ssize_t count = write(fd, text.data() + done, text.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return;
+    done += static_cast<size_t>(count);
+  }
+}
 
 int Report(const Status& status) {
   if (!status.ok()) Say(status.message());

@@ -16,7 +16,10 @@ int Report(const Status& status);
 // `meshnet: TEXT` on stderr.
 void Say(const std::string& text);
 
-// Writes all of `text` to stdout. A reader that went away is not an error of ours.
+// Writes all of `text` to a descriptor, until its reader has gone away, which is not an error of ours.
+void WriteAll(int fd, const std::string& text);
+
+// The same to stdout.
 void Print(const std::string& text);
 
 // "98.3 MiB".

@@ -11,6 +11,7 @@
 #include <cwchar>
 
 #include "cli/line_editing.h"
+#include "cli/report.h"
 
 namespace meshnet::cli {
 namespace {
@@ -33,16 +34,6 @@ std::u32string Shown(const std::u32string& text) {
   std::u32string shown = text;
   std::replace(shown.begin(), shown.end(), U'\n', U'↵');
   return shown;
-}
-
-void Write(int fd, const std::string& text) {
-  size_t done = 0;
-  while (done < text.size()) {
-    ssize_t count = write(fd, text.data() + done, text.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return;
-    done += static_cast<size_t>(count);
-  }
 }
 
 // Keys one by one, unechoed, with Ctrl-C as a key; as before when it goes.
@@ -86,16 +77,16 @@ class LineView {
     out += "\r";
     if (cursor % columns > 0) out += "\x1b[" + std::to_string(cursor % columns) + "C";
     row_ = cursor_row;
-    Write(fd_, out);
+    WriteAll(fd_, out);
   }
   // Leaves the line on the screen and goes below it.
   void Finish(LineBuffer& line) {
     line.Apply({Key::Kind::kEnd, 0});
     Draw(line);
-    Write(fd_, "\r\n");
+    WriteAll(fd_, "\r\n");
   }
   void ClearScreen() {
-    Write(fd_, "\x1b[H\x1b[2J");
+    WriteAll(fd_, "\x1b[H\x1b[2J");
     row_ = 0;
   }
 
@@ -189,7 +180,7 @@ TerminalInput::Line TerminalInput::Impl::ReadPiped() {
 
 TerminalInput::Line TerminalInput::Impl::ReadTyped(const std::string& prompt) {
   RawMode raw;
-  Write(screen, "\x1b[?2004h");
+  WriteAll(screen, "\x1b[?2004h");
   LineView view(screen, prompt);
   LineBuffer line;
   KeyParser parser;
@@ -207,7 +198,7 @@ TerminalInput::Line TerminalInput::Impl::ReadTyped(const std::string& prompt) {
       result = OnKey(*key, line, view);
     }
   }
-  Write(screen, "\x1b[?2004l");
+  WriteAll(screen, "\x1b[?2004l");
   return *result;
 }
 
