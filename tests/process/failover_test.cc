@@ -28,18 +28,6 @@ class FailoverTest : public ProcessBed {
     EXPECT_NE(gateway.url, "") << gateway.process->err();
     return gateway;
   }
-  std::string Answer(const std::string& url, const json& body) {
-    bool whole = false;
-    Stream stream(url, body);
-    std::string text = stream.Finish(&whole);
-    EXPECT_TRUE(whole);
-    return text;
-  }
-  // Of the worker of a stage; null when status has none.
-  json Worker(const std::string& url, size_t stage) {
-    json status = json::parse(Get(url, "/cluster/v1/status").body, nullptr, false);
-    return status.is_object() && status["workers"].size() > stage ? status["workers"][stage] : json();
-  }
   size_t TokenCount(const std::string& url, const std::string& text) {
     return json::parse(Post(url, "/tokenize", {{"content", text}}).body)["tokens"].size();
   }
@@ -102,7 +90,7 @@ TEST_F(FailoverTest, AWorkerKilledInThePrefillOfManyStreamsIsAPauseForAll) {
     size_t read = 0;
     pid_t victim = -1;
     ASSERT_TRUE(Eventually([&] {
-      const json worker = Worker(server.url, row.stage);
+      const json worker = WorkerStatus(server.url, row.stage);
       if (!worker.is_object()) return false;
       victim = worker.value("pid", -1);
       read = worker.value("kv_tokens_used", size_t{0});

@@ -147,6 +147,19 @@ ProcessBed::Server ProcessBed::Serve(const std::vector<std::string>& arguments, 
   return server;
 }
 
+std::string ProcessBed::Answer(const std::string& url, const json& body) {
+  bool whole = false;
+  Stream stream(url, body);
+  std::string text = stream.Finish(&whole);
+  EXPECT_TRUE(whole);
+  return text;
+}
+
+json ProcessBed::WorkerStatus(const std::string& url, size_t stage) {
+  const json status = json::parse(Get(url, "/cluster/v1/status").body, nullptr, false);
+  return status.is_object() && status["workers"].size() > stage ? status["workers"][stage] : json();
+}
+
 std::vector<std::string> ProcessBed::TemporaryNames() const {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(Path("tmp"))) names.push_back(entry.path().filename().string());

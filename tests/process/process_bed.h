@@ -65,6 +65,11 @@ class ProcessBed : public testing::Test {
   Server Serve(const std::vector<std::string>& arguments) { return Serve(arguments, Options()); }
   Server Serve(const std::vector<std::string>& arguments, const StartOptions& options);
 
+  // The whole text of a streamed completion; the test fails when it does not end well.
+  std::string Answer(const std::string& url, const nlohmann::json& body);
+  // The worker of a stage, as status tells it; null when status has none.
+  nlohmann::json WorkerStatus(const std::string& url, size_t stage);
+
   // Names left in the temporary folder of the started programs.
   std::vector<std::string> TemporaryNames() const;
 

@@ -22,17 +22,9 @@ class ServeTest : public ProcessBed {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return Serve(arguments);
   }
-  std::string Answer(const std::string& url, const json& body) {
-    bool whole = false;
-    Stream stream(url, body);
-    std::string text = stream.Finish(&whole);
-    EXPECT_TRUE(whole);
-    return text;
-  }
-  // The worker of a stage, as status tells it.
   pid_t WorkerPid(const std::string& url, size_t stage) {
-    json status = json::parse(Get(url, "/cluster/v1/status").body, nullptr, false);
-    return status.is_object() && status["workers"].size() > stage ? status["workers"][stage]["pid"].get<pid_t>() : -1;
+    const json worker = WorkerStatus(url, stage);
+    return worker.is_null() ? -1 : worker["pid"].get<pid_t>();
   }
   bool NoneAlive(const std::vector<pid_t>& pids) {
     return std::none_of(pids.begin(), pids.end(), IsAlive);
