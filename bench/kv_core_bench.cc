@@ -116,7 +116,7 @@ class Shard {
     step.ack = step.seq;
     step.seq = step.seq.Next();
     now_ += Duration(1000);
-    StepDecision decision = kv_.Admit(step, std::nullopt, now_);
+    StepDecision decision = kv_.Admit(step, nullptr, now_);
     const Ticket ticket = std::get<StepAdmitted>(decision).ticket;
     if (!kv_.Start(ticket, now_)) std::abort();
     // The record is the caller's to make; those that were acknowledged long ago are used again, so that only the core's allocations count.

@@ -84,7 +84,8 @@ class Engine {
   // First position whose cells are intact: above 0 once a sliding window has recycled older ones.
   virtual PastLen intact_from(SequenceId sequence) const = 0;
 
-  // Whether the tail could sample so: a grammar that does not parse, is too large or nests too deep is refused here, before any step runs.
+  // Whether the tail could sample so, found out before any step runs. `params` have passed ValidateSampling, which reads and bounds the grammar;
+  // this is the tail's own tokenizer and llama.cpp.
   virtual Status CheckSampling(const SamplingParams& params) const = 0;
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -104,6 +105,9 @@ struct Expired {
   Effects effects;
 };
 
+// The refusal of a step's fields, if any. Called at most once, within Admit.
+using FieldsCheck = std::function<std::optional<Refusal>()>;
+
 class HotKv {
  public:
   // `probe` outlives the object; it is asked only for sequences in use, between engine calls.
@@ -116,9 +120,9 @@ class HotKv {
   // Identity (root, range) has been checked by the caller, which owns it. `dropped` of a superseded session come through TakeDropped.
   OpenDecision Open(const OpenRequest& request, Time now);
 
-  // VALIDATE and ADMIT. `step.input`'s shape and finiteness were checked by the caller at its place in the order of checks, so this takes
-  // the verdict as `fields`: a refusal found there, reported only after the checks that come before it.
-  StepDecision Admit(const Step& step, std::optional<Refusal> fields, Time now);
+  // VALIDATE and ADMIT. What only the caller can judge (the shape and finiteness of `step.input`, whether the engine takes the sampling) is
+  // asked for as `fields` at its place in the order of checks: never for a step that is refused before, or is a resend. Null: nothing.
+  StepDecision Admit(const Step& step, const FieldsCheck& fields, Time now);
 
   // Queued -> executing. Nothing when the ticket is no longer queued, or its deadline has passed (then it is among TakeDropped).
   // Steps of a session are started in their order, each after the one before was settled, and only once every removal is confirmed and

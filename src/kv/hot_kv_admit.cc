@@ -57,7 +57,7 @@ std::optional<StepDecision> HotKv::Impl::CheckRepeat(const SessionRecord& sessio
   return std::nullopt;
 }
 
-std::optional<Refusal> HotKv::Impl::CheckFields(const SessionRecord& session, const Step& step, std::optional<Refusal> fields) {
+std::optional<Refusal> HotKv::Impl::CheckFields(const SessionRecord& session, const Step& step, const FieldsCheck& check) {
   auto refuse = [&](Detail detail, std::string cause) {
     return Refuse(step.key, Reason::kBadRequest, detail, EpochText(step) + std::move(cause));
   };
@@ -70,6 +70,7 @@ std::optional<Refusal> HotKv::Impl::CheckFields(const SessionRecord& session, co
   if (step.ack > session.last) {
     return refuse(Detail::kLimit, "acknowledges step " + Count(step.ack.value) + ", committed are " + Count(session.last.value));
   }
+  std::optional<Refusal> fields = check ? check() : std::nullopt;
   // The values of a frame are looked at last.
   const bool values = fields && fields->detail == Detail::kNonFinite;
   if (fields && !values) return Refuse(step.key, std::move(*fields));
@@ -151,7 +152,7 @@ std::optional<Refusal> HotKv::Impl::CheckRoom(const SessionRecord& session, cons
   return std::nullopt;
 }
 
-StepDecision HotKv::Admit(const Step& step, std::optional<Refusal> fields, Time now) {
+StepDecision HotKv::Admit(const Step& step, const FieldsCheck& fields, Time now) {
   Impl& kv = *impl_;
   if (std::optional<Refusal> refusal = kv.CheckOwner(step)) return std::move(*refusal);
   SessionRecord& session = *kv.Find(step.key);
@@ -160,7 +161,7 @@ StepDecision HotKv::Admit(const Step& step, std::optional<Refusal> fields, Time 
   }
   const Fingerprint fingerprint = FingerprintOf(step);
   if (std::optional<StepDecision> repeat = kv.CheckRepeat(session, step, fingerprint)) return std::move(*repeat);
-  if (std::optional<Refusal> refusal = kv.CheckFields(session, step, std::move(fields))) return std::move(*refusal);
+  if (std::optional<Refusal> refusal = kv.CheckFields(session, step, fields)) return std::move(*refusal);
   if (std::optional<Refusal> refusal = kv.CheckPosition(session, step)) return std::move(*refusal);
   if (std::optional<Refusal> refusal = kv.CheckRoom(session, step, now)) return std::move(*refusal);
 

@@ -76,7 +76,7 @@ struct HotKv::Impl {
   // Admit, in the order of checks.
   std::optional<Refusal> CheckOwner(const Step& step);
   std::optional<StepDecision> CheckRepeat(const SessionRecord& session, const Step& step, const Fingerprint& fingerprint);
-  std::optional<Refusal> CheckFields(const SessionRecord& session, const Step& step, std::optional<Refusal> fields);
+  std::optional<Refusal> CheckFields(const SessionRecord& session, const Step& step, const FieldsCheck& check);
   std::optional<Refusal> CheckPosition(const SessionRecord& session, const Step& step);
   std::optional<Refusal> CheckTruncation(const SessionRecord& session, const Step& step);
   std::optional<Refusal> CheckRoom(const SessionRecord& session, const Step& step, Time now);

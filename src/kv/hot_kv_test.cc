@@ -51,7 +51,7 @@ class HotKvTest : public ::testing::Test {
     return step;
   }
   Ticket Admit(const Step& step) {
-    StepDecision decision = kv_.Admit(step, std::nullopt, now_);
+    StepDecision decision = kv_.Admit(step, nullptr, now_);
     EXPECT_TRUE(std::holds_alternative<StepAdmitted>(decision));
     return std::get<StepAdmitted>(decision).ticket;
   }
@@ -92,7 +92,7 @@ TEST_F(HotKvTest, ACommittedResultIsCompleteAndItsRowsAreNotCopied) {
   again.start = PastLen(0);
   again.prefix_digest = DigestOfPrefix("", {});
   again.ack = StepSeq(0);
-  StepDecision decision = kv_.Admit(again, std::nullopt, now_);
+  StepDecision decision = kv_.Admit(again, nullptr, now_);
   ASSERT_TRUE(std::holds_alternative<StepReplayed>(decision));
   EXPECT_EQ(std::get<StepReplayed>(decision).result, settled.result) << "the very same record";
 }
@@ -102,7 +102,7 @@ TEST_F(HotKvTest, ARefusalCarriesWhatItsCallerNeedsToRecover) {
   Run(MakeStep(Key(1, 4), 1, {1, 2, 3}));
   Step step = MakeStep(Key(1, 4), 2, {4});
   step.start = PastLen(9);
-  const StepDecision decision = kv_.Admit(step, std::nullopt, now_);
+  const StepDecision decision = kv_.Admit(step, nullptr, now_);
   const Refusal& refusal = std::get<Refusal>(decision);
   EXPECT_EQ(refusal.incarnation, Config().incarnation);
   EXPECT_EQ(refusal.fence, Epoch(4));
@@ -115,9 +115,26 @@ TEST_F(HotKvTest, ARefusalCarriesWhatItsCallerNeedsToRecover) {
   EXPECT_NE(refusal.message.find("starts at 9, but the session holds 3 tokens"), std::string::npos) << refusal.message;
 
   step.key = Key(1, 3);
-  const StepDecision stale = kv_.Admit(step, std::nullopt, now_);
+  const StepDecision stale = kv_.Admit(step, nullptr, now_);
   EXPECT_FALSE(std::get<Refusal>(stale).session) << "it is not the live one's to know";
   EXPECT_EQ(std::get<Refusal>(stale).fence, Epoch(4));
+}
+
+// A trial of a sampler is expensive: whoever is fenced, unknown, out of order or only sends again what was done must not get one.
+TEST_F(HotKvTest, TheCallersVerdictIsNotAskedForAStepThatIsAnsweredBefore) {
+  Open(Key(1));
+  const Step first = MakeStep(Key(1), 1, {1, 2});
+  Run(first);
+  const FieldsCheck never = []() -> std::optional<Refusal> {
+    ADD_FAILURE() << "asked";
+    return std::nullopt;
+  };
+  EXPECT_TRUE(std::holds_alternative<StepReplayed>(kv_.Admit(first, never, now_)));
+  EXPECT_TRUE(std::holds_alternative<Refusal>(kv_.Admit(MakeStep(Key(1), 3, {1}), never, now_)));
+  EXPECT_TRUE(std::holds_alternative<Refusal>(kv_.Admit(MakeStep(Key(2), 1, {1}), never, now_)));
+  Step other = MakeStep(Key(1), 2, {1});
+  other.incarnation.bytes[0] ^= 1;
+  EXPECT_TRUE(std::holds_alternative<Refusal>(kv_.Admit(other, never, now_)));
 }
 
 TEST_F(HotKvTest, TheCallersVerdictIsReportedWithTheStateOfTheSession) {
@@ -126,7 +143,7 @@ TEST_F(HotKvTest, TheCallersVerdictIsReportedWithTheStateOfTheSession) {
   verdict.reason = Reason::kBadRequest;
   verdict.detail = Detail::kShape;
   verdict.message = "stage 1: 3 rows for 1 token";
-  const StepDecision decision = kv_.Admit(MakeStep(Key(1), 1, {1}), verdict, now_);
+  const StepDecision decision = kv_.Admit(MakeStep(Key(1), 1, {1}), [&] { return verdict; }, now_);
   const Refusal& refusal = std::get<Refusal>(decision);
   EXPECT_EQ(refusal.detail, Detail::kShape);
   EXPECT_EQ(refusal.message, verdict.message);
@@ -139,7 +156,7 @@ TEST_F(HotKvTest, StatsCountWhatHappened) {
   Open(Key(2));
   Run(MakeStep(Key(1), 1, {1, 2}));
   Admit(MakeStep(Key(2), 1, {1}));
-  kv_.Admit(MakeStep(Key(2), 9, {1}), std::nullopt, now_);
+  kv_.Admit(MakeStep(Key(2), 9, {1}), nullptr, now_);
   const ShardStats stats = kv_.Stats(now_ + std::chrono::seconds(3));
   EXPECT_EQ(stats.sessions_live, 2u);
   EXPECT_EQ(stats.sessions_busy, 1u);
@@ -186,7 +203,7 @@ TEST_F(HotKvTest, UnacknowledgedLogitsHaveABound) {
     return step;
   };
   auto commit = [&](const Step& step) {
-    const StepDecision decision = kv.Admit(step, std::nullopt, now_);
+    const StepDecision decision = kv.Admit(step, nullptr, now_);
     ASSERT_TRUE(std::holds_alternative<StepAdmitted>(decision));
     const Ticket ticket = std::get<StepAdmitted>(decision).ticket;
     ASSERT_TRUE(kv.Start(ticket, now_));
@@ -196,7 +213,7 @@ TEST_F(HotKvTest, UnacknowledgedLogitsHaveABound) {
   commit(step_of(1, 5, RowsWanted::kAll));  // more than the bound, but alone
   Step next = step_of(2, 2, RowsWanted::kAll);
   const std::string before = kv.Snapshot();
-  const StepDecision refused = kv.Admit(next, std::nullopt, now_);
+  const StepDecision refused = kv.Admit(next, nullptr, now_);
   ASSERT_TRUE(std::holds_alternative<Refusal>(refused));
   EXPECT_EQ(std::get<Refusal>(refused).reason, Reason::kCreditExceeded);
   EXPECT_TRUE(std::get<Refusal>(refused).retry_after);
@@ -205,13 +222,13 @@ TEST_F(HotKvTest, UnacknowledgedLogitsHaveABound) {
   commit(next);  // two rows are kept now
   Step third = step_of(3, 9, RowsWanted::kLast);
   third.ack = StepSeq(1);
-  ASSERT_TRUE(std::holds_alternative<StepAdmitted>(kv.Admit(third, std::nullopt, now_)));  // and one is queued
+  ASSERT_TRUE(std::holds_alternative<StepAdmitted>(kv.Admit(third, nullptr, now_)));  // and one is queued
   log.insert(log.end(), third.tokens.begin(), third.tokens.end());
   Step fourth = step_of(4, 1, RowsWanted::kLast);
   fourth.ack = StepSeq(1);
-  EXPECT_TRUE(std::holds_alternative<Refusal>(kv.Admit(fourth, std::nullopt, now_)));
+  EXPECT_TRUE(std::holds_alternative<Refusal>(kv.Admit(fourth, nullptr, now_)));
   fourth.logits_wanted = false;
-  EXPECT_TRUE(std::holds_alternative<StepAdmitted>(kv.Admit(fourth, std::nullopt, now_))) << "other steps go on";
+  EXPECT_TRUE(std::holds_alternative<StepAdmitted>(kv.Admit(fourth, nullptr, now_))) << "other steps go on";
 }
 
 TEST_F(HotKvTest, ATicketOfAnEarlierLifeStartsNothing) {
@@ -238,7 +255,7 @@ TEST_F(HotKvTest, RetryAfterIsBoundedByTheNextExpiry) {
   ASSERT_TRUE(std::holds_alternative<OpenAccepted>(kv.Open(request, now_)));
   Step step = MakeStep(Key(1), 1, {1});
   step.prefix_digest = DigestOfPrefix("", {});
-  ASSERT_TRUE(std::holds_alternative<StepAdmitted>(kv.Admit(step, std::nullopt, now_)));
+  ASSERT_TRUE(std::holds_alternative<StepAdmitted>(kv.Admit(step, nullptr, now_)));
   request.key = Key(2);
   const OpenDecision refused = kv.Open(request, now_);
   EXPECT_EQ(std::get<Refusal>(refused).retry_after, std::chrono::seconds(1)) << "nothing is idle, so a second is as good as any";

@@ -312,6 +312,7 @@ TEST(ValidateSamplingTest, NamesTheFieldThatIsOutOfRange) {
       {"logit_bias", [](SamplingParams& p) { p.logit_bias.assign(kLogitBiasMax + 1, {1, 1}); }},
       {"grammar", [](SamplingParams& p) { p.grammar = std::string(kGrammarBytesMax + 1, '('); }},
       {"grammar", [](SamplingParams& p) { p.grammar = "root ::= root \"a\" | \"b\""; }},
+      {"grammar", [](SamplingParams& p) { p.grammar = "root ::= b root\nb ::= y\ny ::= \"\""; }},
       {"grammar", [](SamplingParams& p) { p.grammar = "root ::= <[100]>"; }},
       {"grammar_type", [](SamplingParams& p) { p.grammar_type = 4; }},
       {"grammar_triggers", [](SamplingParams& p) { p.grammar_triggers = {{4, "x", -1}}; }},

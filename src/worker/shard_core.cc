@@ -1,6 +1,7 @@
 #include "worker/shard_core.h"
 
 #include <algorithm>
+#include <functional>
 #include <unordered_map>
 
 #include "base/check.h"
@@ -13,7 +14,6 @@ constexpr uint32_t kWindowSteps = 4;
 // Callers that wait for one and the same queued step, all but one of them a resend.
 constexpr size_t kWaitersMax = 8;
 constexpr size_t kHistoryMax = 64;
-constexpr size_t kCheckedMax = 256;
 
 kv::HotKvConfig ConfigOf(const ShardDescription& description) {
   kv::HotKvConfig config;
@@ -104,26 +104,23 @@ std::variant<OpenReply, Refusal> ShardCore::Open(const OpenRequest& request) {
   return accepted.reply;
 }
 
-// The wire has checked all that it can; the engine sets up a sampler on trial, which can take long, so not again for a resend.
-std::optional<Refusal> ShardCore::CheckSampling(const Step& step) {
+// What the wire found wrong with the fields; behind that, what the engine thinks of the sampling, of which it sets up a sampler on trial.
+std::optional<Refusal> ShardCore::CheckFields(IncomingStep& incoming) {
+  if (incoming.fields) return std::move(incoming.fields);
+  const Step& step = incoming.step;
   if (!step.sampling || !description_.is_tail()) return std::nullopt;
-  const kv::Fingerprint fingerprint = kv::FingerprintOf(step);
-  if (std::ranges::find(checked_, fingerprint) != checked_.end()) return std::nullopt;
   if (Status status = engine_->CheckSampling(*step.sampling); !status.ok()) return BadSampling(status);
-  checked_.push_back(fingerprint);
-  if (checked_.size() > kCheckedMax) checked_.pop_front();
   return std::nullopt;
 }
 
 void ShardCore::Submit(SubmittedStep submitted, const std::shared_ptr<StepAnswerSink>& sink) {
   Step& step = submitted.incoming.step;
-  std::optional<Refusal>& fields = submitted.incoming.fields;
   const Waiter waiter{sink, submitted.request_id};
   const Time now = clock_.Now();
   Note(step.kind == StepKind::kDecode ? 'd' : 'p', step.key, step.seq.value, step.start.value, step.tokens.size());
-  if (!fields) fields = CheckSampling(step);
   const StepShape shape = step.kind == StepKind::kDecode ? StepShape::kDecode : StepShape::kChunk;
-  kv::StepDecision decision = kv_.Admit(step, std::move(fields), now);
+  const auto fields = [&] { return CheckFields(submitted.incoming); };
+  kv::StepDecision decision = kv_.Admit(step, std::cref(fields), now);
   if (Refusal* refusal = std::get_if<Refusal>(&decision)) {
     Answer(waiter, Named(std::move(*refusal)));
   } else if (kv::StepReplayed* replayed = std::get_if<kv::StepReplayed>(&decision)) {

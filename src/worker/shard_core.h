@@ -94,7 +94,7 @@ class ShardCore : private kv::SequenceProbe {
 
   PastLen IntactFrom(SequenceId sequence) const override { return engine_->intact_from(sequence); }
 
-  std::optional<Refusal> CheckSampling(const Step& step);
+  std::optional<Refusal> CheckFields(IncomingStep& incoming);
   std::vector<RunningStep> StartAll(const Scheduler::Plan& plan, Time now);
   std::vector<EngineStep> EngineStepsOf(const std::vector<RunningStep>& running) const;
   void SettleOne(RunningStep running, EngineOutcome outcome, Time started, Duration took);
@@ -118,7 +118,6 @@ class ShardCore : private kv::SequenceProbe {
   Scheduler scheduler_;
   std::map<uint64_t, PendingStep> pending_;  // by ticket serial: queued steps
   std::vector<std::optional<SamplingParams>> sampling_;  // by sequence: as the last committed step left it
-  std::deque<kv::Fingerprint> checked_;  // steps whose sampling was taken, the last ones
   std::vector<std::pair<std::shared_ptr<StepAnswerSink>, StepAnswer>> answers_;
   std::vector<Record> history_;  // a ring
   size_t history_next_ = 0;

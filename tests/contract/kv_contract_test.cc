@@ -87,7 +87,7 @@ TEST(KvContractDeathTest, ASequenceIsNotUsedBeforeItsRemovalIsConfirmed) {
   step.seq = StepSeq(1);
   step.prefix_digest = DigestOfPrefix("", {});
   step.tokens = {1};
-  const Ticket ticket = std::get<StepAdmitted>(kv.kv().Admit(step, std::nullopt, Time(std::chrono::hours(1)))).ticket;
+  const Ticket ticket = std::get<StepAdmitted>(kv.kv().Admit(step, nullptr, Time(std::chrono::hours(1)))).ticket;
   EXPECT_DEATH(kv.kv().Start(ticket, Time(std::chrono::hours(1))), "startable");
   kv.kv().ConfirmRemoved(SequenceId(0));
   EXPECT_TRUE(kv.kv().Start(ticket, Time(std::chrono::hours(1))));
@@ -475,7 +475,7 @@ TEST(KvContractTest, K26TheReservationIsTheLimit) {
   step.seq = StepSeq(3);
   step.start = PastLen(std::numeric_limits<uint32_t>::max());
   step.tokens = {1};
-  const StepDecision decision = kv.kv().Admit(step, std::nullopt, Time(std::chrono::hours(1)));
+  const StepDecision decision = kv.kv().Admit(step, nullptr, Time(std::chrono::hours(1)));
   ASSERT_TRUE(std::holds_alternative<Refusal>(decision)) << "positions do not wrap";
   EXPECT_EQ(std::get<Refusal>(decision).detail, Detail::kPastMismatch);
 }

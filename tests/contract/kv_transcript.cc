@@ -211,7 +211,7 @@ std::string KvTranscript::DoStep(const Words& words) {
     fields->detail = detail;
     fields->message = "found by the caller";
   }
-  StepDecision decision = kv_->Admit(step, std::move(fields), now_);
+  StepDecision decision = kv_->Admit(step, [&] { return fields; }, now_);
   if (const Refusal* refusal = std::get_if<Refusal>(&decision)) return Text(*refusal);
   if (const StepReplayed* replayed = std::get_if<StepReplayed>(&decision)) {
     if (replayed->result->seq != step.seq) Problem("the reply of another step was replayed");

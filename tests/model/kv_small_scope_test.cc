@@ -185,7 +185,7 @@ void World::Make(const Call& call) {
   const SessionKey key = kv::KeyOf(call);
   switch (call.kind) {
     case Call::Kind::kOpen: kv_.Open({.key = key, .model_root = {}, .range = {}, .reserve_tokens = call.reserve, .cache_salt = ""}, now_); break;
-    case Call::Kind::kStep: unanswered_ += std::holds_alternative<StepAdmitted>(kv_.Admit(StepOf(call), std::nullopt, now_)); break;
+    case Call::Kind::kStep: unanswered_ += std::holds_alternative<StepAdmitted>(kv_.Admit(StepOf(call), nullptr, now_)); break;
     case Call::Kind::kStart: {
       const KvModel::Session& session = *model().Find(key);
       const Cells::Sequence& cells = cells_.At(session.sequence);

@@ -158,9 +158,9 @@ OpenDecision TwinnedKv::Open(const OpenRequest& request, Time now) {
   return decision;
 }
 
-StepDecision TwinnedKv::Admit(const Step& step, std::optional<Refusal> fields, Time now) {
-  const StepDecision expected = model_.Admit(step, fields, now);
-  StepDecision decision = kv_.Admit(step, std::move(fields), now);
+StepDecision TwinnedKv::Admit(const Step& step, const FieldsCheck& fields, Time now) {
+  const StepDecision expected = model_.Admit(step, fields ? fields() : std::nullopt, now);
+  StepDecision decision = kv_.Admit(step, fields, now);
   Compare(decision, expected, !std::holds_alternative<StepAdmitted>(decision));
   return decision;
 }

@@ -18,7 +18,7 @@ class TwinnedKv {
   TwinnedKv(const HotKvConfig& config, const SequenceProbe& probe);
 
   OpenDecision Open(const OpenRequest& request, Time now);
-  StepDecision Admit(const Step& step, std::optional<Refusal> fields, Time now);
+  StepDecision Admit(const Step& step, const FieldsCheck& fields, Time now);
   std::optional<Execution> Start(const Ticket& ticket, Time now);
   Settled Settle(const Ticket& ticket, StepFate fate, std::shared_ptr<StepResult> result, std::string cause, Time now);
   std::vector<Dropped> Cancel(const SessionKey& key);

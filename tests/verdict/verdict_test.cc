@@ -47,7 +47,7 @@ class VerdictTest : public testing::Test {
   std::string TailRefusal(const SamplingParams& params) const {
     auto read = ValidateSampling(ToProto(params), gateway().vocabulary_size());
     if (auto* refusal = std::get_if<Refusal>(&read)) return refusal->message;
-    return CheckTailSampling({tail_.get(), 4096}, std::get<SamplingParams>(read)).message();
+    return TailSampler::Create({tail_.get(), 4096}, std::get<SamplingParams>(read)).status().message();
   }
 
   // Nothing may pass the gateway and fail at the tail.

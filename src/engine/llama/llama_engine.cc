@@ -104,9 +104,10 @@ Status LlamaEngine::PrepareSampler(const EngineStep& step) {
   Sequence& sequence = At(step.sequence);
   if (sequence.sampler && !(sequence.sampler->params() == *step.sampling)) sequence.sampler.reset();
   if (!sequence.sampler) {
-    auto sampler = TailSampler::Create({parts_.model.get(), info().context_tokens, &known_grammars_}, *step.sampling);
-    if (!sampler.ok()) return sampler.status();
-    sequence.sampler = std::move(*sampler);
+    if (!checked_sampler_ || !(checked_sampler_->params() == *step.sampling)) {
+      if (Status status = CheckSampling(*step.sampling); !status.ok()) return status;
+    }
+    sequence.sampler = std::move(checked_sampler_);
   }
   return sequence.sampler->Accept(sequence.log);
 }
@@ -297,7 +298,10 @@ PastLen LlamaEngine::intact_from(SequenceId sequence) const { return cells_.inta
 
 Status LlamaEngine::CheckSampling(const SamplingParams& params) const {
   if (!tail()) return Refused("only the tail samples; this shard holds layers " + info().range.Text());
-  return CheckTailSampling({parts_.model.get(), info().context_tokens, &known_grammars_}, params);
+  auto sampler = TailSampler::Create({parts_.model.get(), info().context_tokens}, params);
+  if (!sampler.ok()) return sampler.status();
+  checked_sampler_ = std::move(*sampler);
+  return OkStatus();
 }
 
 }  // namespace meshnet

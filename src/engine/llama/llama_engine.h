@@ -85,7 +85,7 @@ class LlamaEngine : public Engine {
   LlamaBatchBuilder batch_builder_;
   LlamaSequenceCells cells_;
   std::vector<Sequence> sequences_;
-  mutable grammar::KnownGrammars known_grammars_;
+  mutable std::unique_ptr<TailSampler> checked_sampler_;  // what the last CheckSampling set up: the step that brought it is next to need one
   std::vector<float> captured_;
   uint32_t flagged_rows_most_ = 0;
   bool scrub_is_complete_ = false;

@@ -15,7 +15,7 @@
 #include "engine/llama/llama_library.h"
 #include "engine/llama/token_logprobs.h"
 #include "engine/llama/trigger_watch.h"
-#include "grammar/known_grammars.h"
+#include "grammar/syntax.h"
 #include "grammar/text_run.h"
 #include "grammar/utf8.h"
 #include "llama.h"
@@ -108,9 +108,9 @@ Status CheckWithModel(const SamplerModel& model, const SamplingParams& params) {
     llama_token tokens[2];
     return llama_tokenize(vocab, text.data(), static_cast<int32_t>(text.size()), tokens, 2, false, true) == 1;
   };
-  grammar::KnownGrammars none;
-  grammar::KnownGrammars& known = model.known_grammars ? *model.known_grammars : none;
-  if (Status status = known.Check(params.grammar, {}, static_cast<uint32_t>(llama_vocab_n_tokens(vocab)), is_token); !status.ok()) return status;
+  // That llama.cpp can be trusted with its rules was found before; only a tokenizer knows what is a token.
+  const auto rules = grammar::ReadGrammar(params.grammar, {}, static_cast<uint32_t>(llama_vocab_n_tokens(vocab)), is_token);
+  if (!rules.ok()) return rules.status();
   // llama.cpp aborts when a token that ends generation reaches a grammar that is not at its end.
   for (const std::vector<Token>& tokens : params.reasoning_budget_end) {
     if (AnyEndsGeneration(model, tokens)) return Refused("reasoning_budget_end holds a token that ends generation, which cannot be combined with a grammar");
@@ -209,8 +209,6 @@ Result<std::unique_ptr<TailSampler>> TailSampler::Create(const SamplerModel& mod
   if (Status status = state->SetUp(); !status.ok()) return status;
   return std::unique_ptr<TailSampler>(new TailSampler(std::move(state)));
 }
-
-Status CheckTailSampling(const SamplerModel& model, const SamplingParams& params) { return TailSampler::Create(model, params).status(); }
 
 const SamplingParams& TailSampler::params() const { return state_->params; }
 size_t TailSampler::accepted() const { return state_->accepted; }

@@ -9,7 +9,6 @@
 
 #include "base/ids.h"
 #include "base/status.h"
-#include "grammar/known_grammars.h"
 #include "protocol/sampling_params.h"
 
 struct llama_context;
@@ -21,15 +20,12 @@ namespace meshnet {
 struct SamplerModel {
   const llama_model* model = nullptr;
   uint32_t context_tokens = 0;  // -1 in a "last n" parameter stands for it, and no such parameter exceeds it
-  grammar::KnownGrammars* known_grammars = nullptr;  // borrowed for a call; null: each grammar is read anew
 };
-
-// Bounds, grammar and a trial set-up. kRefused names what is wrong and quotes neither grammar nor prompt.
-Status CheckTailSampling(const SamplerModel& model, const SamplingParams& params);
 
 class TailSampler {
  public:
-  // Checks like CheckTailSampling.
+  // `params` have passed the wire (ValidateSampling). What only the tail can tell is judged here: names of tokens in the grammar, text that must
+  // fit it, llama.cpp's own opinion. kRefused names what is wrong and quotes neither grammar nor prompt.
   static Result<std::unique_ptr<TailSampler>> Create(const SamplerModel& model, const SamplingParams& params);
   ~TailSampler();
 
