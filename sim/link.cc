@@ -248,7 +248,7 @@ void Link::Drain(Time deadline, Done<ShardState> done) {
   Send(Lane::kUnary, call, {EventOf(What::kDrain), arrive, nullptr});
 }
 
-void Link::Forward(Step step, Time deadline, Done<StepResult> done) {
+void Link::Forward(const Step& step, Time deadline, Done<StepResult> done) {
   Trace::Event event = EventOf(What::kStep);
   event.key = step.key;
   event.a = step.seq.value;

@@ -99,14 +99,18 @@ void AnswerInFlight::Answer(size_t choice) {
     if (failure != nullptr && (failure->kind == AnswerFailure::Kind::kRouteDown || failure->kind == AnswerFailure::Kind::kInternal)) lease.Discard();
   }  // the session is free before the client hears that the answer is whole: its next request finds it
   if (const auto* failure = std::get_if<AnswerFailure>(&outcome)) {
-    CountFailed(choice);
+    Count(failure->report);
+    {
+      std::lock_guard lock(mutex_);
+      choices_[choice].report = failure->report;
+    }
     return Fail(FromFailure(*failure));
   }
   End(choice, std::get<AnswerReport>(outcome));
 }
 
 void AnswerInFlight::End(size_t choice, const AnswerReport& report) {
-  environment_.metrics->CountAnswer(report.prompt_tokens, report.cached_tokens, report.generated_tokens, report.replays);
+  Count(report);
   ChoiceState& state = choices_[choice];
   if (!abandoned() && report.end != AnswerEnd::kCancelled) {
     std::vector<nlohmann::ordered_json> events = state.writer->End(report.end == AnswerEnd::kLength);
@@ -132,15 +136,8 @@ void AnswerInFlight::Fail(AnswerError error) {
   Ring();
 }
 
-// What a failed answer is known to have computed.
-void AnswerInFlight::CountFailed(size_t choice) {
-  uint32_t generated = 0;
-  {
-    std::lock_guard lock(mutex_);
-    generated = choices_[choice].report.generated_tokens;
-  }
-  const auto prompt = static_cast<uint32_t>(request_->choices[choice].prompt.size());
-  environment_.metrics->CountAnswer(generated > 0 ? prompt : 0, 0, generated, 0);
+void AnswerInFlight::Count(const AnswerReport& report) {
+  environment_.metrics->CountAnswer(report.prompt_tokens, report.cached_tokens, report.generated_tokens, report.replays);
 }
 
 void AnswerInFlight::CountToken(size_t choice) {

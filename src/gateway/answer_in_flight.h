@@ -86,7 +86,7 @@ class AnswerInFlight {
   void Answer(size_t choice);
   void End(size_t choice, const AnswerReport& report);
   void Fail(AnswerError error);
-  void CountFailed(size_t choice);
+  void Count(const AnswerReport& report);
   void FirstToken(Time now);
   void CountToken(size_t choice);
   // False: nobody takes it any more.

@@ -21,8 +21,8 @@ class ShardLink {
 
   virtual void Describe(Time deadline, Done<ShardDescription> done) = 0;
   virtual void Open(OpenRequest request, Time deadline, Done<OpenReply> done) = 0;
-  // Steps of one session are delivered in the order of the calls.
-  virtual void Forward(Step step, Time deadline, Done<StepResult> done) = 0;
+  // Steps of one session are delivered in the order of the calls. `step` is borrowed for the call.
+  virtual void Forward(const Step& step, Time deadline, Done<StepResult> done) = 0;
   // Takes the session's queued steps out without effect; a running one stops or commits. Their `done` still come.
   virtual void Cancel(SessionKey key) = 0;
   virtual void Release(SessionKey key, Time deadline, Done<ReleaseOutcome> done) = 0;

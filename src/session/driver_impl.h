@@ -98,7 +98,7 @@ struct DrivenSession::Impl {
 
   // driver_pass.cc
   Outcome RunPass(Run& run, Pass& pass);
-  void SendStep(StepToSend send);
+  void SendStep(const StepToSend& send);
   void TakeAnswer(Pass& pass, LinkAnswer answer);
   void EndPass(Pass& pass, bool drain);
   Action Judge(Run& run, size_t stage, const Trouble& trouble, Situation situation);

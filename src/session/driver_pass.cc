@@ -60,15 +60,15 @@ bool DrivenSession::Impl::Pause(Run& run, Duration delay) {
   return true;
 }
 
-void DrivenSession::Impl::SendStep(StepToSend send) {
+void DrivenSession::Impl::SendStep(const StepToSend& send) {
   const Time now = clock.Now();
   const Duration timeout = options.step_timeout * (1 << late);
   // The stage's own deadline comes first, so that a step which waited too long is refused by name instead of lost.
-  send.step.deadline = now + timeout * 7 / 8;
+  send.step->deadline = now + timeout * 7 / 8;
   auto done = [inbox = inbox, serial = serial, stage = send.stage, ticket = send.ticket, now](Reply<StepResult> reply) {
     inbox->Push({serial, stage, ticket, now, std::move(reply)});
   };
-  view->stages[send.stage].link->Forward(std::move(send.step), now + timeout, std::move(done));
+  view->stages[send.stage].link->Forward(*send.step, now + timeout, std::move(done));
 }
 
 void DrivenSession::Impl::TakeAnswer(Pass& pass, LinkAnswer answer) {
@@ -85,7 +85,7 @@ Outcome DrivenSession::Impl::RunPass(Run& run, Pass& pass) {
   PastLen reached = pass.tail_end();
   for (;;) {
     const Time now = clock.Now();
-    while (std::optional<StepToSend> send = pass.NextSend(now)) SendStep(std::move(*send));
+    while (std::optional<StepToSend> send = pass.NextSend(now)) SendStep(*send);
     if (run.sink != nullptr && !run.generating && pass.tail_end() > reached) {
       run.sink->OnPrefill(std::min(pass.tail_end().value, run.report.prompt_tokens), run.report.prompt_tokens);
     }

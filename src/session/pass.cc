@@ -72,10 +72,8 @@ std::optional<StepToSend> Pass::NextSend(Time now) {
       item.ticket = next_ticket_++;
       ++lane.in_flight;
       ++in_flight_;
-      // A resend needs the same bytes, so what goes to the link is a copy; it is small beside what the stage computes.
-      StepToSend send{stage, item.ticket, item.step.Copy()};
-      send.step.ack = books_[stage].acked;
-      return send;
+      item.step.ack = books_[stage].acked;
+      return StepToSend{stage, item.ticket, &item.step};
     }
   }
   return std::nullopt;

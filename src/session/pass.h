@@ -40,7 +40,7 @@ struct PassPlan {
 struct StepToSend {
   size_t stage = 0;
   uint64_t ticket = 0;  // names the answer
-  Step step;            // complete but for its deadline
+  Step* step = nullptr; // the pass's own until its answer: goes out again unchanged if need be. Its sender sets the deadline
 };
 
 class Pass {

@@ -44,19 +44,26 @@ class PassTest : public ::testing::Test {
     return plan;
   }
 
+  struct Sent {
+    size_t stage = 0;
+    uint64_t ticket = 0;
+    Step step;
+  };
+
   // All steps that may be sent now, as "stage:seq@start+count".
   std::vector<std::string> Send(Pass& pass) {
     std::vector<std::string> texts;
     while (std::optional<StepToSend> send = pass.NextSend(now_)) {
-      texts.push_back(std::to_string(send->stage) + ":" + std::to_string(send->step.seq.value) + "@" + std::to_string(send->step.start.value) +
-                      "+" + std::to_string(send->step.tokens.size()));
-      sent_.push_back(std::move(*send));
+      const Step& step = *send->step;
+      texts.push_back(std::to_string(send->stage) + ":" + std::to_string(step.seq.value) + "@" + std::to_string(step.start.value) + "+" +
+                      std::to_string(step.tokens.size()));
+      sent_.push_back({send->stage, send->ticket, step.Copy()});
     }
     return texts;
   }
 
   // The newest step that was sent to a stage.
-  StepToSend& Last(size_t stage) {
+  const Sent& Last(size_t stage) {
     for (size_t i = sent_.size(); i-- > 0;) {
       if (sent_[i].stage == stage) return sent_[i];
     }
@@ -64,7 +71,7 @@ class PassTest : public ::testing::Test {
     return sent_.front();
   }
 
-  StepResult Good(const StepToSend& send) {
+  StepResult Good(const Sent& send) {
     StepResult result;
     result.seq = send.step.seq;
     result.past_len = PastLen(send.step.start.value + static_cast<uint32_t>(send.step.tokens.size()));
@@ -80,7 +87,7 @@ class PassTest : public ::testing::Test {
     return result;
   }
 
-  void Answer(Pass& pass, const StepToSend& send) { pass.OnReply(send.stage, send.ticket, Good(send)); }
+  void Answer(Pass& pass, const Sent& send) { pass.OnReply(send.stage, send.ticket, Good(send)); }
   void Answer(Pass& pass, size_t stage) { Answer(pass, Last(stage)); }
 
   Refusal Refuse(Reason reason) {
@@ -93,7 +100,7 @@ class PassTest : public ::testing::Test {
   Journal journal_;
   std::vector<StageBook> books_;
   ShardDescription shapes_[3];
-  std::deque<StepToSend> sent_;
+  std::vector<Sent> sent_;
 };
 
 TEST_F(PassTest, ATokenGoesThroughTheStagesInOrder) {

@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr Duration kBackoffFirst = milliseconds(50);
-constexpr Duration kBackoffLast = seconds(1);
+constexpr Duration kBackoffLast = milliseconds(250);  // a worker that came back is a pause for every answer
 constexpr Duration kRepairTimeout = seconds(2);   // of one Describe while the route is broken
 constexpr Duration kWatchInterval = seconds(2);   // between looks at a route that serves
 constexpr Duration kWatchTimeout = seconds(10);

@@ -25,7 +25,7 @@ class ScriptedLink : public ShardLink {
   void Open(OpenRequest request, Time, Done<OpenReply> done) override {
     done(on_open ? on_open(request) : Reply<OpenReply>(Silence()));
   }
-  void Forward(Step step, Time, Done<StepResult> done) override { done(on_forward ? on_forward(step) : Reply<StepResult>(Silence())); }
+  void Forward(const Step& step, Time, Done<StepResult> done) override { done(on_forward ? on_forward(step) : Reply<StepResult>(Silence())); }
   void Cancel(SessionKey key) override {
     if (on_cancel) on_cancel(key);
   }

@@ -96,11 +96,13 @@ Outcome DrivenSession::Impl::AnswerLoop(Run& run, const AnswerRequest& request) 
                       std::to_string(context_tokens));
     }
     if (journal.length().value > context_tokens) return Outcome::kLength;
-    Pass pass(PlanAnswer(run, sampling, sampling.prompt_len.value), key(), journal, books, Shapes());
+    PassPlan plan = PlanAnswer(run, sampling, sampling.prompt_len.value);
+    const bool brings_sampling = plan.sampling.has_value();
+    Pass pass(std::move(plan), key(), journal, books, Shapes());
     const Outcome outcome = RunPass(run, pass);
     if (outcome == Outcome::kAgain) continue;
     if (outcome != Outcome::kDone) return outcome;
-    tail_sampling = sampling;
+    if (brings_sampling) tail_sampling = sampling;
     const Outcome delivered = Deliver(run, pass.TakeToken(), request.tokens_max);
     if (delivered != Outcome::kAgain) return delivered;
   }
@@ -165,7 +167,12 @@ std::variant<AnswerReport, AnswerFailure> DrivenSession::Answer(const AnswerRequ
   s.journal.Rewrite(request.prompt);
   const Outcome outcome = s.AnswerLoop(run, request);
   s.EndRun(run);
-  if (outcome == Outcome::kFailed) return std::move(*run.failure);
+  if (outcome == Outcome::kFailed) {
+    // Of a prompt that was not computed to its end nothing is known.
+    if (!run.generating) run.report.prompt_tokens = run.report.cached_tokens = 0;
+    run.failure->report = run.report;
+    return std::move(*run.failure);
+  }
   if (outcome == Outcome::kCancelled) run.report.end = AnswerEnd::kCancelled;
   if (outcome == Outcome::kLength) run.report.end = AnswerEnd::kLength;
   return run.report;

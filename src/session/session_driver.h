@@ -46,6 +46,7 @@ struct AnswerFailure {
   Kind kind = Kind::kInternal;
   std::string message;             // stage, range, epoch, cause
   std::optional<Duration> retry_after;
+  AnswerReport report = {};        // what was done until then; its `end` means nothing
 };
 
 enum class SinkVerdict { kGoOn, kStop };

@@ -336,13 +336,13 @@ class LateLink : public ShardLink {
     open_deadline = deadline;
     inner_.Open(std::move(request), deadline, std::move(done));
   }
-  void Forward(Step step, Time deadline, Done<StepResult> done) override {
+  void Forward(const Step& step, Time deadline, Done<StepResult> done) override {
     if (held_ && step.key.epoch > Epoch(1)) std::exchange(held_, nullptr)(TransportFault{"very late"});
     if (++forwards_ == keep_) {
       held_ = std::move(done);
       done = [](Reply<StepResult>) {};
     }
-    inner_.Forward(std::move(step), deadline, std::move(done));
+    inner_.Forward(step, deadline, std::move(done));
   }
   void Cancel(SessionKey key) override { inner_.Cancel(key); }
   void Release(SessionKey key, Time deadline, Done<ReleaseOutcome> done) override { inner_.Release(key, deadline, std::move(done)); }

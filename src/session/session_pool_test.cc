@@ -190,8 +190,8 @@ class StandingLink : public ShardLink {
   void Open(OpenRequest request, Time deadline, Done<OpenReply> done) override {
     if (!Stands(Call::kOpen)) inner_.Open(std::move(request), deadline, std::move(done));
   }
-  void Forward(Step step, Time deadline, Done<StepResult> done) override {
-    if (!Stands(Call::kForward)) inner_.Forward(std::move(step), deadline, std::move(done));
+  void Forward(const Step& step, Time deadline, Done<StepResult> done) override {
+    if (!Stands(Call::kForward)) inner_.Forward(step, deadline, std::move(done));
   }
   void Cancel(SessionKey) override {}
   void Release(SessionKey key, Time deadline, Done<ReleaseOutcome> done) override {

@@ -106,7 +106,7 @@ class ShardGrpcClient : public ShardLink, public ForwardStream::Owner {
     Call<pb::DrainReply>(pb::DrainRequest(), deadline, &Async::Drain, validate, std::move(done));
   }
 
-  void Forward(Step step, Time deadline, Done<StepResult> done) override;
+  void Forward(const Step& step, Time deadline, Done<StepResult> done) override;
   void Cancel(SessionKey key) override;
   std::string address() const override { return address_; }
 
@@ -208,7 +208,7 @@ Reply<T> ShardGrpcClient::ReplyOf(const grpc::Status& status, const grpc::Client
   return TransportFault{address_ + ": " + Explain(status, tls_)};
 }
 
-void ShardGrpcClient::Forward(Step step, Time deadline, Done<StepResult> done) {
+void ShardGrpcClient::Forward(const Step& step, Time deadline, Done<StepResult> done) {
   const uint64_t request_id = next_request_++;
   // The payload is copied before the lock. Steps of one session keep their order because its caller sends one after the other.
   pb::Step wire = ToProto(step, request_id, std::chrono::steady_clock::now());

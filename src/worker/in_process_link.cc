@@ -39,7 +39,7 @@ class InProcessLink : public ShardLink {
     });
   }
 
-  void Forward(Step step, Time deadline, Done<StepResult> done) override {
+  void Forward(const Step& step, Time deadline, Done<StepResult> done) override {
     const Time now = std::chrono::steady_clock::now();
     const uint64_t id = calls_->Add(deadline, std::move(done), name_);
     // Through the wire's form and its checks, so that this link cannot be kinder than the network.

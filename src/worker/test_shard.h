@@ -87,9 +87,9 @@ inline SamplingParams Greedy() {
 
 inline Time InAMinute() { return std::chrono::steady_clock::now() + std::chrono::minutes(1); }
 
-inline std::future<Reply<StepResult>> SendOver(ShardLink& link, Step step, Time deadline = InAMinute()) {
+inline std::future<Reply<StepResult>> SendOver(ShardLink& link, const Step& step, Time deadline = InAMinute()) {
   auto promise = std::make_shared<std::promise<Reply<StepResult>>>();
-  link.Forward(std::move(step), deadline, [promise](Reply<StepResult> reply) { promise->set_value(std::move(reply)); });
+  link.Forward(step, deadline, [promise](Reply<StepResult> reply) { promise->set_value(std::move(reply)); });
   return promise->get_future();
 }
 

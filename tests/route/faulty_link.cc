@@ -162,7 +162,7 @@ void FaultyLink::Open(OpenRequest request, Time deadline, Done<OpenReply> done) 
   inner()->Open(std::move(request), deadline, Track<OpenReply>(std::move(done), fate));
 }
 
-void FaultyLink::Forward(Step step, Time deadline, Done<StepResult> done) {
+void FaultyLink::Forward(const Step& step, Time deadline, Done<StepResult> done) {
   std::function<void(uint64_t)> hook;
   uint64_t number = 0;
   {
@@ -173,17 +173,17 @@ void FaultyLink::Forward(Step step, Time deadline, Done<StepResult> done) {
   if (hook) hook(number);
   const Fate fate = Draw();
   if (fate == Fate::kDead || fate == Fate::kDrop) return done(TransportFault{"the request was lost"});
-  if (fate == Fate::kRepeatBefore) inner()->Forward(step.Copy(), deadline, [](Reply<StepResult>) {});
+  if (fate == Fate::kRepeatBefore) inner()->Forward(step, deadline, [](Reply<StepResult>) {});
   if (fate == Fate::kRepeatAfter) {
     // The repeat arrives when the answer is already on its way: a message that was stuck somewhere.
     auto repeat = std::make_shared<Step>(step.Copy());
     ShardLink* to = inner();
     done = [done = std::move(done), repeat, to, deadline](Reply<StepResult> reply) {
-      to->Forward(std::move(*repeat), deadline, [](Reply<StepResult>) {});
+      to->Forward(*repeat, deadline, [](Reply<StepResult>) {});
       done(std::move(reply));
     };
   }
-  inner()->Forward(std::move(step), deadline, Track<StepResult>(std::move(done), fate));
+  inner()->Forward(step, deadline, Track<StepResult>(std::move(done), fate));
 }
 
 void FaultyLink::Cancel(SessionKey key) {

@@ -43,7 +43,7 @@ class FaultyLink : public ShardLink {
 
   void Describe(Time deadline, Done<ShardDescription> done) override;
   void Open(OpenRequest request, Time deadline, Done<OpenReply> done) override;
-  void Forward(Step step, Time deadline, Done<StepResult> done) override;
+  void Forward(const Step& step, Time deadline, Done<StepResult> done) override;
   void Cancel(SessionKey key) override;
   void Release(SessionKey key, Time deadline, Done<ReleaseOutcome> done) override;
   void Stats(Time deadline, Done<ShardStats> done) override;
