@@ -16,17 +16,19 @@ DeadlineTimer::~DeadlineTimer() {
 }
 
 DeadlineTimer::Id DeadlineTimer::Add(Time when, std::function<void()> on_due) {
-  bool earliest;
+  bool wakes;
   Id id;
   {
     std::lock_guard lock(mutex_);
     id = next_id_++;
     times_.emplace(id, when);
-    auto entry = due_.emplace(std::pair(when, id), std::move(on_due)).first;
-    earliest = entry == due_.begin();
+    due_.emplace(std::pair(when, id), std::move(on_due));
+    wakes = when < sleeps_until_;
+    if (wakes) sleeps_until_ = when;
   }
-  // The thread sleeps towards the earliest entry, so a later one needs no wake-up; this runs once per step.
-  if (earliest) wake_.notify_one();
+  // This runs once per step. Entries are mostly removed before their time, so the thread sleeps on towards one that may be gone by then: it
+  // need not know of a later one.
+  if (wakes) wake_.notify_one();
   return id;
 }
 
@@ -46,12 +48,13 @@ void DeadlineTimer::Loop() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     if (due_.empty()) {
+      sleeps_until_ = Time::max();
       wake_.wait(lock);
       continue;
     }
     auto first = due_.begin();
-    Time when = first->first.first;
-    if (std::chrono::steady_clock::now() < when) {
+    if (const Time when = first->first.first; std::chrono::steady_clock::now() < when) {
+      sleeps_until_ = when;
       wake_.wait_until(lock, when);
       continue;
     }

@@ -37,6 +37,7 @@ class DeadlineTimer {
   std::map<std::pair<Time, Id>, std::function<void()>> due_;
   std::unordered_map<Id, Time> times_;
   Id next_id_ = 1;
+  Time sleeps_until_ = Time::max();
   bool stopping_ = false;
   std::thread thread_;
 };
