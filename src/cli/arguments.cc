@@ -91,7 +91,6 @@ void Arguments::List(const std::string& names, std::vector<std::string>* values,
 void Arguments::NumberList(const std::string& names, std::vector<uint32_t>* values, const std::string& help) {
   impl_->WithEnvironment(impl_->app.add_option(names, *values, help)->delimiter(','));
 }
-void Arguments::HiddenText(const std::string& names, std::string* value) { impl_->Hidden(impl_->app.add_option(names, *value)); }
 void Arguments::HiddenInteger(const std::string& names, int32_t* value) { impl_->Hidden(impl_->app.add_option(names, *value)); }
 void Arguments::HiddenSwitch(const std::string& names, bool* value) { impl_->Hidden(impl_->app.add_flag(names, *value)); }
 

@@ -31,7 +31,6 @@ class Arguments {
   void NumberList(const std::string& names, std::vector<uint32_t>* values, const std::string& help);
 
   // For the machinery between our own processes: not in --help, no environment.
-  void HiddenText(const std::string& names, std::string* value);
   void HiddenInteger(const std::string& names, int32_t* value);
   void HiddenSwitch(const std::string& names, bool* value);
 

@@ -41,7 +41,6 @@ class EmbeddedCluster {
   Route& route() { return *route_; }
   std::vector<ShardLink*> links() const;
   Supervisor& supervisor() { return *supervisor_; }
-  const std::vector<std::string>& shard_paths() const { return files_.paths; }
 
  private:
   EmbeddedCluster(PrivateFolder folder, ShardFiles files, const Clock& clock);

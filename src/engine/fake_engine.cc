@@ -168,10 +168,6 @@ EngineOutcome FakeEngine::Outcome(const EngineStep& step, std::span<const FakeSt
 
 bool FakeEngine::Truncate(SequenceId id, PastLen keep) {
   Sequence& sequence = At(id);
-  {
-    std::lock_guard lock(mutex_);
-    ++counts_.truncations;
-  }
   const PastLen past = past_len(id);
   FakeFault::Kind kind;
   bool proven = !sequence.broken && keep <= past && !TakeFault(id, true, kind);

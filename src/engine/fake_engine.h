@@ -53,7 +53,6 @@ struct FakeEngineCounts {
   uint64_t runs = 0;        // engine calls
   uint64_t steps = 0;       // that were done
   uint64_t tokens = 0;      // of steps that were done
-  uint64_t truncations = 0;
   uint64_t removals = 0;
 };
 

@@ -22,8 +22,6 @@ bool Multiply(uint64_t a, uint64_t b, uint64_t* product) {
 
 }  // namespace
 
-std::span<const GgmlType> GgmlTypes() { return kTypes; }
-
 const GgmlType* FindGgmlType(uint32_t id) {
   for (const GgmlType& type : kTypes) {
     if (type.id == id) return &type;

@@ -23,7 +23,6 @@ inline constexpr uint32_t kTypeQ8_0 = 8;
 // Null for an id that the pinned llama.cpp does not load (unknown, or removed from the format).
 const GgmlType* FindGgmlType(uint32_t id);
 const GgmlType* FindGgmlType(std::string_view name);
-std::span<const GgmlType> GgmlTypes();
 
 // Bytes of a tensor; nothing when a row is not a whole number of blocks, a dimension is 0, or the size does not fit 63 bits.
 std::optional<uint64_t> TensorBytes(const GgmlType& type, std::span<const uint64_t> dims);

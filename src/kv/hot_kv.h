@@ -159,7 +159,7 @@ class HotKv {
   std::vector<Dropped> TakeDropped();
 
   ShardStats Stats(Time now) const;
-  // The token log [0, past_len) of a live session; empty when there is none. For the tail's sampler and for checks.
+  // The token log [0, past_len) of a live session; empty when there is none. For checks.
   std::span<const Token> TokenLog(const SessionKey& key) const;
   // The whole observable state as text, one fact a line, in a total order: byte-equal before and after each refusal.
   std::string Snapshot() const;

@@ -8,14 +8,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "frames travel as little-endian f32; a big-endian host needs a swap here");
 
-// The exponent bits of infinities and NaNs are all ones; without a branch the loop becomes vector code.
-bool AllFinite(std::span<const float> values) {
-  constexpr uint32_t exponent = 0x7f800000;
-  uint32_t bad = 0;
-  for (float value : values) bad |= static_cast<uint32_t>((std::bit_cast<uint32_t>(value) & exponent) == exponent);
-  return bad == 0;
-}
-
 }  // namespace
 
 std::variant<HiddenState, FrameFault> ValidateFrame(const shard::v1::Frame& frame) {

@@ -45,7 +45,6 @@ class StepStream : public grpc::ServerBidiReactor<shard::v1::ForwardRequest, sha
   void Queue(std::vector<StepAnswer> answers);
   bool HasRoom();
   Next Decide();
-  void Act(Next next);
   void Pump();
 
   ShardHost& host_;

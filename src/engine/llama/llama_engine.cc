@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "engine/llama/finite_check.h"
 #include "engine/llama/llama_library.h"
 #include "engine/llama/llama_memory_report.h"
 #include "engine/llama/llama_memory_scrub.h"
