@@ -31,7 +31,11 @@ LlamaEngine::LlamaEngine(LlamaEngineParts parts)
       batch_builder_(parts_.info.boundary_width, parts_.positions_per_row),
       cells_(parts_.context.get(), parts_.info.truncation_class, parts_.info.window_tokens),
       sequences_(parts_.info.sequences_max),
-      scrub_is_complete_(CoversAllMemory(parts_.context.get(), parts_.graph.memory)) {}
+      scrub_is_complete_(CoversAllMemory(parts_.context.get(), parts_.graph.memory)) {
+  const EngineMemory memory = this->memory();
+  weight_bytes_ = memory.weight_bytes;
+  kv_token_bytes_ = memory.kv_bytes / std::max<uint32_t>(1, parts_.settings.cells);
+}
 
 EngineMemory LlamaEngine::memory() const { return ReportMemory(parts_.context.get(), flagged_rows_most_); }
 
@@ -65,6 +69,7 @@ std::vector<EngineOutcome> LlamaEngine::Run(std::span<const EngineStep> steps) {
   for (size_t i = 0; i < steps.size(); ++i) {
     if (Admit(steps[i], outcomes[i])) admitted.push_back(i);
   }
+  if (admitted.size() > 1) BringTogether(steps, admitted, outcomes);
   if (!admitted.empty()) RunTogether(steps, admitted, outcomes);
   return outcomes;
 }
@@ -156,9 +161,34 @@ void LlamaEngine::RunEach(std::span<const EngineStep> steps, std::span<const siz
   for (size_t index : indices) RunTogether(steps, {&index, 1}, outcomes);
 }
 
+// Cells of windows keep their order in a ring, and what a recurrent state is made of is llama.cpp's own: only plain cells change their lane.
+void LlamaEngine::BringTogether(std::span<const EngineStep> steps, std::vector<size_t>& indices, std::vector<EngineOutcome>& outcomes) {
+  if (parts_.settings.partitioned && info().truncation_class == TruncationClass::kFull) {
+    std::vector<PastLen> held;  // in cells: the logs of admitted steps run ahead of them, and of a lost sequence nothing counts
+    for (const Sequence& sequence : sequences_) held.emplace_back(sequence.lost.empty() ? static_cast<uint32_t>(sequence.log.size()) : 0);
+    std::vector<SequenceId> together;
+    for (size_t index : indices) {
+      together.push_back(steps[index].sequence);
+      held[static_cast<size_t>(together.back().value)] = steps[index].start;
+    }
+    for (SequenceId broken : cells_.BringTogether(together, weight_bytes_, kv_token_bytes_, held)) {
+      Lose(broken, "its KV did not arrive on another sequence of llama.cpp's");
+    }
+    std::erase_if(indices, [&](size_t index) {
+      const std::string& lost = At(steps[index].sequence).lost;
+      if (!lost.empty()) outcomes[index] = Failed(EngineFate::kLost, lost);
+      return !lost.empty();
+    });
+  }
+  std::ranges::sort(indices, {}, [&](size_t index) { return cells_.lane(steps[index].sequence); });
+}
+
 void LlamaEngine::RunTogether(std::span<const EngineStep> steps, std::span<const size_t> indices, std::vector<EngineOutcome>& outcomes) {
   std::vector<EngineStep> batch;
-  for (size_t index : indices) batch.push_back(steps[index]);
+  for (size_t index : indices) {
+    batch.push_back(steps[index]);
+    batch.back().sequence = SequenceId(cells_.lane(steps[index].sequence));
+  }
   const bool alone = batch.size() == 1;
   std::string cause;
   const Decoded decoded = Decode(batch, cause);

@@ -51,6 +51,9 @@ class LlamaEngine : public Engine {
   PastLen intact_from(SequenceId sequence) const override;
   Status CheckSampling(const SamplingParams& params) const override;
 
+  // How often two sequences changed places in llama.cpp, so that a call needs fewer passes over the weights. For tests.
+  uint64_t lane_exchanges() const { return cells_.exchanges(); }
+
  private:
   struct Sequence {
     std::vector<Token> log;
@@ -67,6 +70,8 @@ class LlamaEngine : public Engine {
   // What can be known before llama.cpp runs; also appends the step's tokens to the log when nothing is wrong.
   bool Admit(const EngineStep& step, EngineOutcome& outcome);
   Status PrepareSampler(const EngineStep& step);
+  // Before several sequences are computed together: as few passes over the weights as possible. Some may come out lost, with their outcomes.
+  void BringTogether(std::span<const EngineStep> steps, std::vector<size_t>& indices, std::vector<EngineOutcome>& outcomes);
   // `indices` into steps and outcomes, of admitted steps.
   void RunTogether(std::span<const EngineStep> steps, std::span<const size_t> indices, std::vector<EngineOutcome>& outcomes);
   void RunEach(std::span<const EngineStep> steps, std::span<const size_t> indices, std::vector<EngineOutcome>& outcomes);
@@ -87,6 +92,8 @@ class LlamaEngine : public Engine {
   std::vector<Sequence> sequences_;
   mutable std::unique_ptr<TailSampler> checked_sampler_;  // what the last CheckSampling set up: the step that brought it is next to need one
   std::vector<float> captured_;
+  uint64_t weight_bytes_ = 0;
+  uint64_t kv_token_bytes_ = 0;
   uint32_t flagged_rows_most_ = 0;
   bool scrub_is_complete_ = false;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <random>
 #include <vector>
 
 #include "engine/llama/llama_shard_engine.h"
@@ -141,6 +142,45 @@ TEST(LlamaEngineTest, ABrokenSharedCallIsRetriedOneByOne) {
               return tokens;
             }())),
             LastRowOf(outcomes[1]));
+}
+
+// Sequences that compute together change their places in llama.cpp, with truncations and new owners in between; none notices.
+TEST(LlamaEngineTest, ExchangedSequencesComputeWhatTheyWouldAlone) {
+  EngineOptions options = ExactOptions();  // a row's bits do not depend on who is computed with it
+  options.sessions_max = 8;
+  options.budget_tokens = 8 * options.context_tokens;
+  TestEngine engine(Quantised(), options);
+  TestEngine alone(Quantised(), options);
+  std::mt19937 random(11);
+  std::vector<std::vector<Token>> logs(8);
+  uint64_t compared = 0;
+  for (int round = 0; round < 400; ++round) {
+    std::vector<std::pair<int32_t, Token>> together;
+    for (int32_t sequence = 0; sequence < 8; ++sequence) {
+      std::vector<Token>& log = logs[static_cast<size_t>(sequence)];
+      if (log.size() > 40 && random() % 4 == 0) {
+        engine->Remove(SequenceId(sequence));
+        log.clear();
+      } else if (log.size() > 4 && random() % 16 == 0) {
+        log.resize(log.size() / 2);
+        ASSERT_TRUE(engine->Truncate(SequenceId(sequence), PastLen(static_cast<uint32_t>(log.size()))));
+      }
+      if (random() % 2 == 0) together.emplace_back(sequence, static_cast<Token>(random() % 60));
+    }
+    if (together.empty()) continue;
+    const std::vector<EngineOutcome> outcomes = engine.FeedTogether(together);
+    for (size_t i = 0; i < together.size(); ++i) {
+      ASSERT_EQ(outcomes[i].fate, EngineFate::kDone) << outcomes[i].cause;
+      logs[static_cast<size_t>(together[i].first)].push_back(together[i].second);
+    }
+    if (round % 10 != 0) continue;
+    for (size_t i = 0; i < together.size(); ++i, ++compared) {
+      alone->Remove(SequenceId(0));
+      ASSERT_EQ(LastRowOf(alone.Feed(0, logs[static_cast<size_t>(together[i].first)])), LastRowOf(outcomes[i])) << round;
+    }
+  }
+  EXPECT_GT(compared, 100u);
+  EXPECT_GT(engine->lane_exchanges(), 20u);
 }
 
 TEST(LlamaEngineTest, MistakesOfTheCallerEndTheProcess) {
