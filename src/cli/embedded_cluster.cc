@@ -159,6 +159,10 @@ Result<std::unique_ptr<EmbeddedCluster>> EmbeddedCluster::Launch(const ClusterPl
   }
   cluster->route_ = std::make_unique<Route>(cluster->links(), clock);
   cluster->silence_limit_ = options.silence_limit;
+  options.restore = [self = cluster.get(), more = std::move(options.restore)](size_t stage) {
+    self->folder_.MakeAgain();
+    return access(self->files_.paths[stage].c_str(), R_OK) == 0 || !more ? OkStatus() : more(stage);
+  };
   cluster->supervisor_ = std::make_unique<Supervisor>(std::move(options), std::move(stages), clock);
   cluster->supervisor_->Launch();
   return cluster;

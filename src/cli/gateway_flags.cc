@@ -14,6 +14,7 @@ namespace {
 
 constexpr Duration kPace = std::chrono::milliseconds(200);
 constexpr Duration kStartPace = std::chrono::milliseconds(20);
+constexpr std::chrono::seconds kStopLimit{60};  // for what follows the drain: ending workers takes ten at most
 constexpr Duration kReadyAnswerLimit = std::chrono::seconds(2);
 
 // Where a client on this machine finds a gateway that listens everywhere.
@@ -88,6 +89,7 @@ Status ServeUntilSignal(meshnet::Gateway& gateway, const GatewayOptions& options
     }
     if (signals.Wait(announced ? kPace : kStartPace)) {
       Say("stopping; answers in flight go on, a second signal ends them");
+      EndAtTheLatest(std::chrono::duration_cast<std::chrono::seconds>(drain_limit) + kStopLimit);
       Drain(gateway, signals, drain_limit, foundation);
       break;
     }

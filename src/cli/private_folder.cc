@@ -64,6 +64,8 @@ Result<PrivateFolder> PrivateFolder::Create() {
 PrivateFolder::PrivateFolder(PrivateFolder&& other) noexcept
     : path_(std::exchange(other.path_, std::string())), lock_fd_(std::exchange(other.lock_fd_, -1)) {}
 
+void PrivateFolder::MakeAgain() const { (void)mkdir(path_.c_str(), 0700); }
+
 PrivateFolder::~PrivateFolder() {
   if (path_.empty()) return;
   std::error_code ignored;

@@ -16,6 +16,8 @@ class PrivateFolder {
   ~PrivateFolder();
 
   const std::string& path() const { return path_; }
+  // After somebody removed it; its lock is not taken again.
+  void MakeAgain() const;
 
  private:
   PrivateFolder(std::string path, int lock_fd) : path_(std::move(path)), lock_fd_(lock_fd) {}

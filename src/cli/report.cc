@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <cerrno>
 #include <cstdio>
@@ -17,6 +18,8 @@ constexpr auto kQuiet = std::chrono::milliseconds(700);
 constexpr auto kTerminalPace = std::chrono::milliseconds(100);
 constexpr auto kLogPace = std::chrono::seconds(10);
 
+std::atomic<int> lost_output{0};  // errno of the last write to stdout that failed
+
 Time Now() { return SystemClock().Now(); }
 
 size_t DisplayWidth(const std::string& text) {
@@ -29,14 +32,15 @@ bool IsNumberCell(const std::string& cell) {
 
 }  // namespace
 
-void WriteAll(int fd, const std::string& text) {
+int WriteAll(int fd, const std::string& text) {
   size_t done = 0;
   while (done < text.size()) {
     ssize_t count = write(fd, text.data() + done, text.size() - done);
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return;
+    if (count <= 0) return errno;
     done += static_cast<size_t>(count);
   }
+  return 0;
 }
 
 int Report(const Status& status) {
@@ -50,7 +54,12 @@ void Say(const std::string& text) {
   WriteAll(STDERR_FILENO, line + "\n");
 }
 
-void Print(const std::string& text) { WriteAll(STDOUT_FILENO, text); }
+void Print(const std::string& text) {
+  const int error = WriteAll(STDOUT_FILENO, text);
+  if (error != 0 && error != EPIPE) lost_output = error;
+}
+
+std::optional<int> LostOutput() { return lost_output == 0 ? std::nullopt : std::optional<int>(lost_output); }
 
 std::string HumanBytes(uint64_t bytes) {
   static constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,11 +17,14 @@ int Report(const Status& status);
 // `meshnet: TEXT` on stderr.
 void Say(const std::string& text);
 
-// Writes all of `text` to a descriptor, until its reader has gone away, which is not an error of ours.
-void WriteAll(int fd, const std::string& text);
+// Writes all of `text` to a descriptor. 0, or the errno that ended it.
+int WriteAll(int fd, const std::string& text);
 
-// The same to stdout.
+// The same to stdout. A reader that went away is not an error of ours; anything else is kept for LostOutput.
 void Print(const std::string& text);
+
+// errno of a Print that failed, if one did. Thread-safe.
+std::optional<int> LostOutput();
 
 // "98.3 MiB".
 std::string HumanBytes(uint64_t bytes);

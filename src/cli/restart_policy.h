@@ -1,6 +1,8 @@
-// How often a dead worker is started again. Pure: time is an argument.
+// How often and when a dead worker is started again. Pure: time is an argument.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 
@@ -19,6 +21,11 @@ class RestartPolicy {
     if (restarts_.size() >= restarts_max_) return Verdict::kGiveUp;
     restarts_.push_back(now);
     return Verdict::kRestart;
+  }
+  // Before the restart that was allowed last: none at first, since an answer waits; then longer each time, for trouble that passes.
+  Duration Pause() const {
+    if (restarts_.size() < 2) return Duration(0);
+    return std::chrono::milliseconds(200) * (1 << std::min<size_t>(restarts_.size() - 2, 5));
   }
 
  private:

@@ -29,6 +29,18 @@ TEST(RestartPolicyTest, RareDeathsNeverEndIt) {
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(policy.OnDeath(now += seconds(12)), Verdict::kRestart) << i;
 }
 
+TEST(RestartPolicyTest, EachDeathOfAWindowIsFollowedByALongerPause) {
+  RestartPolicy policy(5, seconds(60));
+  Duration last(-1);
+  for (int i = 0; i < 5; ++i) {
+    (void)policy.OnDeath(Time{} + seconds(i));
+    EXPECT_GT(policy.Pause(), last) << i;
+    last = policy.Pause();
+  }
+  (void)policy.OnDeath(Time{} + seconds(1000));
+  EXPECT_EQ(policy.Pause(), Duration(0));
+}
+
 TEST(RestartPolicyTest, ZeroRestartsMeansTheFirstDeathEndsIt) {
   RestartPolicy policy(0, seconds(60));
   EXPECT_EQ(policy.OnDeath(Time{}), Verdict::kGiveUp);

@@ -12,6 +12,8 @@
 namespace meshnet::cli {
 namespace {
 
+constexpr std::chrono::seconds kStopLimit{60};  // six times what workers may take
+
 struct ServeWish {
   std::string model_path, host = "127.0.0.1";
   uint32_t port = kGatewayPort;
@@ -22,6 +24,7 @@ struct ServeWish {
 
 // Asks the workers to end and waits for that; another signal ends them at once.
 void StopWorkers(EmbeddedCluster& cluster, Signals& signals) {
+  EndAtTheLatest(kStopLimit);
   cluster.RequestStop(StopKind::kGraceful);
   while (!cluster.supervisor().ended()) {
     if (!signals.Wait(std::chrono::milliseconds(20))) continue;
@@ -77,6 +80,8 @@ Status ServeModel(const ServeWish& wish, const WorkerFlags& worker_flags, const 
   SupervisorOptions supervision;
   supervision.ready_limit = std::chrono::seconds(wish.start_seconds);
   supervision.silence_limit = std::chrono::seconds(wish.silence_seconds);
+  // The cache may be emptied at any time: it costs time only.
+  supervision.restore = [&](size_t stage) { return EnsureShardFiles(*model, {plan->ranges[stage]}).status(); };
   Result<std::unique_ptr<EmbeddedCluster>> cluster = EmbeddedCluster::Launch(*plan, std::move(*files), supervision, clock);
   if (!cluster.ok()) return cluster.status();
   Status served = ServeCluster(**cluster, *model, options, gateway_flags, signals, clock);

@@ -37,6 +37,7 @@ struct Supervisor::Impl {
     RestartPolicy policy;
     ChildProcess process;
     Time ready_deadline;
+    std::optional<Time> start_at;  // it is dead, and will be started then
     std::string ready_text;
     bool ready = false;
     bool was_ready = false;  // ever
@@ -44,7 +45,7 @@ struct Supervisor::Impl {
 
   Impl(SupervisorOptions given, std::vector<StageCommand> stages, const Clock& time) : options(std::move(given)), clock(time) {
     for (StageCommand& stage : stages) {
-      workers.push_back({std::move(stage), RestartPolicy(options.restarts_max, options.restart_window), {}, {}, {}, false, false});
+      workers.push_back({std::move(stage), RestartPolicy(options.restarts_max, options.restart_window), {}, {}, {}, {}, false, false});
     }
     wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   }
@@ -62,8 +63,10 @@ struct Supervisor::Impl {
   void OnReadyReadable(Worker& worker);
   void OnEnd(Worker& worker);
   void OnDeath(Worker& worker, const std::string& cause);
+  void StartAgain(Worker& worker);
   void CheckDeadlines();
   void EndAll();
+  Duration Idle() const;
   void PollOnce(Duration limit);
   bool AllEnded() const {
     return std::all_of(workers.begin(), workers.end(), [](const Worker& worker) { return worker.process.pid < 0; });
@@ -147,6 +150,15 @@ void Supervisor::Impl::OnDeath(Worker& worker, const std::string& cause) {
     return;
   }
   Say(worker.command.label + ": its worker died (" + cause + "); starting it again");
+  worker.start_at = clock.Now() + worker.policy.Pause();
+}
+
+void Supervisor::Impl::StartAgain(Worker& worker) {
+  worker.start_at.reset();
+  if (options.restore) {
+    const Status restored = options.restore(static_cast<size_t>(&worker - workers.data()));
+    if (!restored.ok()) Say(worker.command.label + ": " + restored.message());
+  }
   Spawn(worker);
 }
 
@@ -167,6 +179,7 @@ void Supervisor::Impl::CheckDeadlines() {
   }
   Time now = clock.Now();
   for (Worker& worker : workers) {
+    if (worker.start_at && now >= *worker.start_at) StartAgain(worker);
     if (worker.process.pid > 0 && !worker.ready && now >= worker.ready_deadline) end_worker(worker, "was not ready in time");
   }
 }
@@ -190,6 +203,15 @@ void Supervisor::Impl::PollOnce(Duration limit) {
   }
 }
 
+// How long nothing has to be done unless a worker stirs.
+Duration Supervisor::Impl::Idle() const {
+  Duration idle = std::chrono::milliseconds(200);
+  for (const Worker& worker : workers) {
+    if (worker.start_at) idle = std::clamp<Duration>(*worker.start_at - clock.Now(), Duration(0), idle);
+  }
+  return idle;
+}
+
 void Supervisor::Impl::Monitor() {
   for (Worker& worker : workers) Spawn(worker);
   for (;;) {
@@ -198,7 +220,7 @@ void Supervisor::Impl::Monitor() {
       if (stop) break;
     }
     CheckDeadlines();
-    PollOnce(std::chrono::milliseconds(200));
+    PollOnce(Idle());
   }
   EndAll();
 }

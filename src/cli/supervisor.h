@@ -26,6 +26,8 @@ struct SupervisorOptions {
   uint32_t restarts_max = 5;                         // of one worker within restart_window
   Duration restart_window = std::chrono::seconds(60);
   Duration stop_limit = std::chrono::seconds(10);    // from the request to end to SIGKILL
+  // Called before a stage's worker is started again, on the supervisor's thread: brings back what it needs. A failure is reported, no more.
+  std::function<Status(size_t stage)> restore = nullptr;
   Duration silence_limit = std::chrono::seconds(30); // of a worker that serves: then it counts as hung and is killed; 0: never
 };
 

@@ -4,7 +4,10 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/signalfd.h>
+#include <sys/time.h>
 #include <unistd.h>
+
+#include <atomic>
 
 #include "base/check.h"
 
@@ -18,7 +21,31 @@ sigset_t EndingSignals() {
   return set;
 }
 
+std::atomic<int> seconds_left{0};
+std::atomic<int> seconds_unheard{0};
+
+void OnSecond(int) {
+  sigset_t pending;
+  sigpending(&pending);
+  const bool unheard = sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGHUP) == 1;
+  seconds_unheard = unheard ? seconds_unheard + 1 : 0;
+  if (--seconds_left > 0 && seconds_unheard < 2) return;
+  constexpr char kWhy[] = "meshnet: it does not end by itself: ending at once\n";
+  (void)!write(STDERR_FILENO, kWhy, sizeof kWhy - 1);
+  _exit(1);
+}
+
 }  // namespace
+
+void EndAtTheLatest(std::chrono::seconds limit) {
+  seconds_left = static_cast<int>(limit.count()) + 1;
+  struct sigaction action = {};
+  action.sa_handler = OnSecond;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGALRM, &action, nullptr);
+  const itimerval every_second = {{1, 0}, {1, 0}};
+  setitimer(ITIMER_REAL, &every_second, nullptr);
+}
 
 Signals::Signals() {
   sigset_t set = EndingSignals();

@@ -24,6 +24,10 @@ class Signals {
   int fd_ = -1;
 };
 
+// From now on the process ends itself with exit code 1 after `limit`, and two seconds after a signal that nobody takes from Signals: a library
+// that waits for ever must not keep a process that was told to end. The workers it started go with it. Call from any thread, also again.
+void EndAtTheLatest(std::chrono::seconds limit);
+
 // A reader that goes away is an error of a write, not the end of the process.
 void IgnoreBrokenPipes();
 

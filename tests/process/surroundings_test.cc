@@ -81,6 +81,40 @@ TEST_F(SurroundingsTest, GoesOnWhenTheDiskOfItsLogIsFull) {
   EXPECT_EQ(server.process->Wait(), 0);
 }
 
+// What is removed while it serves is made again when a worker has to be started anew: the shard, and the folder of the workers' sockets.
+TEST_F(SurroundingsTest, ItsFoldersMayGoWhileItServes) {
+  Server server = Serve({TextModel(), "--shards", "2"});
+  const std::string text = Answer(server.url);
+  std::filesystem::remove_all(Path("cache"));
+  for (const std::string& name : TemporaryNames()) std::filesystem::remove_all(Path("tmp/" + name));
+  const pid_t victim = WorkerStatus(server.url, 1)["pid"].get<pid_t>();
+  kill(victim, SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return Get(server.url, "/readyz").status != 200; }));
+  EXPECT_TRUE(Eventually([&] { return Get(server.url, "/readyz").status == 200 || !server.process->running(); }));
+  EXPECT_EQ(Answer(server.url), text) << server.process->err();
+}
+
+TEST_F(SurroundingsTest, StreamsMayBeClosed) {
+  const std::vector<std::string> run = {"run", TextModel(), "--shards", "2", "-t", "1", "-p", "hello", "-n", "4"};
+  const Finished open = Meshnet(run);
+  ASSERT_EQ(open.code, 0) << open.err;
+  for (const char* closed : {"<&-", "2>&-", "<&- 2>&-", "<&- >&- 2>&-"}) {
+    std::filesystem::remove_all(Path("cache"));
+    const Finished finished = Meshnet(run, Wrapped(Shell(std::string("exec \"$@\" ") + closed)));
+    EXPECT_EQ(finished.code, 0) << closed << finished.err;
+    EXPECT_EQ(finished.out, std::string(closed).find(">&- 2") == std::string::npos ? open.out : "") << closed;
+  }
+}
+
+TEST_F(SurroundingsTest, AnOutputThatIsLostIsNoSuccess) {
+  const std::string model = TextModel();
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"inspect", model, "--json"}, std::vector<std::string>{"--version"}}) {
+    const Finished finished = Meshnet(arguments, Wrapped(Shell("exec \"$@\" >/dev/full")));
+    EXPECT_EQ(finished.code, 1) << arguments[0];
+    EXPECT_THAT(finished.err, HasSubstr("stdout cannot be written: No space left on device")) << arguments[0];
+  }
+}
+
 TEST_F(SurroundingsTest, WhatItKeepsIsItsOwnersOnly) {
   for (const char* umask : {"022", "077"}) {
     std::filesystem::remove_all(Path("cache"));
