@@ -62,7 +62,12 @@ RouteMonitor::RouteMonitor(Route& route, std::vector<ShardLink*> links, SessionP
     : route_(route), links_(std::move(links)), pool_(pool), metrics_(metrics), clock_(clock), options_(std::move(options)) {
   for (ShardLink* link : links_) workers_.push_back({link->address(), std::nullopt, std::nullopt, false});
   thread_ = std::thread([this] { Loop(); });
-  prover_ = std::thread([this] { ProveLoop(); });
+  try {
+    prover_ = std::thread([this] { ProveLoop(); });
+  } catch (...) {  // no more threads: the one that runs must not outlive its object
+    Stop();
+    throw;
+  }
 }
 
 RouteMonitor::~RouteMonitor() { Stop(); }
@@ -221,6 +226,7 @@ std::optional<Token> RouteMonitor::RunCanary(std::string* trouble) {
   };
   AnswerRequest request;
   request.prompt = options_.canary_prompt;
+  if (const auto view = route_.view()) request.prompt.resize(std::min<size_t>(request.prompt.size(), view->limits.context_tokens));
   request.tokens_max = 1;
   request.sampling.temperature = 0;
   request.sampling.logprobs_wanted = true;

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
@@ -186,7 +187,11 @@ Status Route::Impl::Attempt(Duration timeout, bool silence_counts) {
 
 void Route::Impl::StartRepairer() {
   std::lock_guard lock(mutex);
-  if (!repairer && !stopping) repairer = clock.waiting().Start([this] { Repair(); });
+  if (repairer || stopping) return;
+  try {
+    repairer = clock.waiting().Start([this] { Repair(); });
+  } catch (const std::system_error&) {  // no thread can be started now; whoever waits for the route asks again
+  }
 }
 
 // Looks after the route for its whole life: now and then while it serves, quickly while it does not.
