@@ -25,6 +25,9 @@
 namespace meshnet {
 namespace {
 
+// Logits divided by less may overflow; the highest one wins long before.
+constexpr float kTemperatureMin = 1e-30f;
+
 const llama_vocab* VocabOf(const SamplerModel& model) { return llama_model_get_vocab(model.model); }
 
 // llama.cpp's parameters, as its server fills them.
@@ -36,7 +39,7 @@ common_params_sampling LlamaParams(const SamplerModel& model, const SamplingPara
   common_params_sampling out;
   out.seed = p.seed == LLAMA_DEFAULT_SEED ? 0 : p.seed;  // the default means "random" to llama.cpp
   out.no_perf = true;
-  out.temp = p.temperature;
+  out.temp = p.temperature < kTemperatureMin ? 0 : p.temperature;
   out.dynatemp_range = p.dynatemp_range;
   out.dynatemp_exponent = p.dynatemp_exponent;
   out.top_k = p.top_k;

@@ -118,6 +118,9 @@ Result<std::unique_ptr<LlamaVocabulary>> LlamaVocabulary::Load(const std::string
     llama_model_params params = llama_model_default_params();
     params.vocab_only = true;
     vocabulary->model_ = llama_model_load_from_file(file->parts().front().path.c_str(), params);
+  } catch (const std::bad_alloc&) {
+    captured_log = nullptr;
+    return OutOfMemory("there is not enough memory to load the tokenizer of " + path);
   } catch (const std::exception& fault) {
     errors = fault.what();
   }
