@@ -103,6 +103,15 @@ TEST_F(LlamaSamplerTest, GreedyTakesTheHighestLogitHoweverItIsAskedFor) {
   ASSERT_EQ(outcome.sampled.size(), 1u);
   EXPECT_EQ(outcome.sampled.front().token, HighestToken(outcome.output.row(outcome.output.rows() - 1)));
   EXPECT_EQ(engine_.Feed(1, prompt_, &chain).sampled.front().token, outcome.sampled.front().token);
+  // Logits divided by one of these are not finite any more.
+  for (float temperature : {1e-45f, 1e-38f, 3e-38f, 1e-31f}) {
+    SamplingParams cold = plain;
+    cold.temperature = temperature;
+    engine_->Remove(SequenceId(1));
+    const EngineOutcome drawn = engine_.Feed(1, prompt_, &cold);
+    ASSERT_EQ(drawn.fate, EngineFate::kDone) << temperature << drawn.cause;
+    EXPECT_EQ(drawn.sampled.front().token, outcome.sampled.front().token) << temperature;
+  }
 }
 
 // llama.cpp draws at up to temperature + range.
