@@ -8,15 +8,19 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 
 namespace meshnet::gateway {
 namespace {
 
 constexpr size_t kBufferBytes = 16384;
+constexpr size_t kRequestLineMax = 32768;  // httplib's; a longer one makes it drop the connection without a word
+constexpr size_t kHeadMax = 65536;
 constexpr Duration kHandshakeLimit = std::chrono::seconds(20);
 // A client that got its reply early may go on sending what nobody wants; beyond these it is cut.
 constexpr Duration kLingerLimit = std::chrono::seconds(10);
 constexpr Duration kLingerSilence = std::chrono::seconds(1);
+constexpr size_t kLingerBytes = 128u << 20;
 
 Time Now() { return std::chrono::steady_clock::now(); }
 
@@ -32,6 +36,9 @@ std::string OpenSslError() {
   ERR_clear_error();
   return text;
 }
+
+// What does not is refused by httplib at once, without waiting for the rest.
+bool LooksLikeRequestLine(std::string_view line) { return line.ends_with(" HTTP/1.1") || line.ends_with(" HTTP/1.0"); }
 
 PeerState StateOf(short revents) {
   if (revents & (POLLERR | POLLHUP | POLLNVAL)) return PeerState::kGone;
@@ -92,6 +99,32 @@ void HttpConnection::BeginRead() {
   reading_since_ = now.time_since_epoch().count();
 }
 
+HttpConnection::Head HttpConnection::ReadHead() {
+  std::copy(buffer_.data() + begin_, buffer_.data() + end_, buffer_.data());
+  end_ -= begin_;
+  begin_ = 0;
+  for (size_t searched = 0;;) {
+    const std::string_view seen(buffer_.data(), end_);
+    const size_t line_end = seen.substr(0, kRequestLineMax).find("\r\n");
+    if (line_end != seen.npos) {
+      if (!LooksLikeRequestLine(seen.substr(0, line_end))) return Head::kReady;
+      if (seen.find("\r\n\r\n", std::max(line_end, searched)) != seen.npos) return Head::kReady;
+      if (end_ >= kHeadMax) return Head::kTooLarge;
+      searched = end_ - 2;  // at least "\r\n" was there; its second half may be the first of what is looked for
+    } else if (end_ >= kRequestLineMax) {
+      return Head::kLineTooLong;
+    }
+    if (end_ == buffer_.size()) buffer_.resize(std::clamp(2 * buffer_.size(), kBufferBytes, kHeadMax));
+    if (!Fill()) return Head::kReady;
+  }
+}
+
+void HttpConnection::Rest() {
+  if (begin_ < end_) return;
+  begin_ = end_ = 0;
+  buffer_ = {};
+}
+
 Duration HttpConnection::reading_for() const {
   const int64_t since = reading_since_;
   return since == kNotReading ? Duration(0) : Now() - Time(Duration(since));
@@ -114,12 +147,14 @@ void HttpConnection::Shut() const { ::shutdown(socket_, SHUT_RDWR); }
 
 void HttpConnection::Linger() {
   if (!ssl_) ::shutdown(socket_, SHUT_WR);
+  BeginRead();  // whoever sends on for long makes way for other clients as a slow sender does
   const Time deadline = Now() + kLingerLimit;
   char waste[16384];
-  for (;;) {
+  for (size_t wasted = 0;;) {
     short events = 0;
     const ssize_t count = TryRead(waste, sizeof(waste), &events);
-    if (count > 0 && Now() < deadline) continue;
+    if (count > 0) wasted += static_cast<size_t>(count);
+    if (count > 0 && wasted < kLingerBytes && Now() < deadline) continue;
     if (count >= 0 || events == 0) return;
     if (!WaitSocket(events, std::min(deadline, Now() + kLingerSilence))) return;
   }
@@ -131,27 +166,27 @@ ssize_t HttpConnection::read(char* ptr, size_t size) {
   if (begin_ == end_) {
     if (buffer_.empty()) buffer_.resize(kBufferBytes);
     begin_ = end_ = 0;
-    for (;;) {
-      short events = 0;
-      const ssize_t count = TryRead(buffer_.data(), buffer_.size(), &events);
-      if (count > 0) {
-        end_ = static_cast<size_t>(count);
-        break;
-      }
-      if (count == 0) {
-        error_ = httplib::Error::ConnectionClosed;
-        return 0;
-      }
-      if (events == 0 || !WaitSocket(events, std::min(head_deadline_, Now() + limits_.idle_read))) {
-        error_ = events == 0 ? httplib::Error::Read : httplib::Error::Timeout;
-        return -1;
-      }
-    }
+    if (!Fill()) return error_ == httplib::Error::ConnectionClosed ? 0 : -1;
   }
   const size_t taken = std::min(size, end_ - begin_);
   std::memcpy(ptr, buffer_.data() + begin_, taken);
   begin_ += taken;
   return static_cast<ssize_t>(taken);
+}
+
+bool HttpConnection::Fill() {
+  for (;;) {
+    short events = 0;
+    const ssize_t count = TryRead(buffer_.data() + end_, buffer_.size() - end_, &events);
+    if (count > 0) {
+      end_ += static_cast<size_t>(count);
+      return true;
+    }
+    if (count < 0 && events != 0 && WaitSocket(events, std::min(head_deadline_, Now() + limits_.idle_read))) continue;
+    if (count == 0) error_ = httplib::Error::ConnectionClosed;
+    else error_ = events == 0 ? httplib::Error::Read : httplib::Error::Timeout;
+    return false;
+  }
 }
 
 ssize_t HttpConnection::write(const char* ptr, size_t size) {

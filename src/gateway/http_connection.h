@@ -43,6 +43,10 @@ class HttpConnection final : public httplib::Stream, public Peer {
   bool Handshake();
   // A request is being read from here on, and its head must be whole within the read limit.
   void BeginRead();
+  // Waits for the next request's head, so that what httplib would do to it can be decided before. kReady also when no whole head comes: httplib
+  // knows what to say then.
+  enum class Head { kReady, kLineTooLong, kTooLarge };
+  Head ReadHead();
   void EndOfHead() { head_deadline_ = Time::max(); }
   void EndOfRead() { reading_since_ = kNotReading; }
   // How long the request that is being read has taken so far; nothing is lost but a slow client when it is cut then. Any thread.
@@ -56,6 +60,8 @@ class HttpConnection final : public httplib::Stream, public Peer {
   void Shut() const;
   // After a reply to a request that was not read whole: lets the client finish sending and see the reply before the socket closes.
   void Linger();
+  // No request for now: an idle connection keeps no memory for the next one.
+  void Rest();
   const std::string& client_address() const { return client_address_; }
   bool has_buffered() const { return begin_ < end_ || (ssl_ && SSL_pending(ssl_.get()) > 0); }
 
@@ -80,6 +86,8 @@ class HttpConnection final : public httplib::Stream, public Peer {
   ssize_t TryRead(char* ptr, size_t size, short* events);
   ssize_t TryWrite(const char* ptr, size_t size, short* events);
   bool WaitSocket(short events, Time deadline) const;
+  // Waits for bytes behind end_, where there is room. False: there are none; error_ says why.
+  bool Fill();
 
   const int socket_;
   const std::string client_address_;

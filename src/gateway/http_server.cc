@@ -16,7 +16,7 @@ struct Serving {
   HttpConnection* connection = nullptr;
   HttpRequest request;
   bool close = false;      // the reply said so
-  bool body_read = true;   // nothing of the request is left in the socket
+  bool body_read = false;  // nothing of the request is left in the socket
 };
 thread_local Serving* serving = nullptr;
 
@@ -123,14 +123,39 @@ class HttplibServer final : public HttpServer, private httplib::Server, private 
       serving = &now;
       connection.BeginRead();
       bool closed = false;
+      const HttpConnection::Head head = connection.ReadHead();
       const bool ok = serve_guarded([&] {
+        if (head != HttpConnection::Head::kReady) return RefuseHead(connection, head == HttpConnection::Head::kLineTooLong ? 414 : 431);
         return process_request(connection, connection.client_address(), 0, "", 0, false, closed, nullptr);
       });
       connection.EndOfRead();
       serving = nullptr;
-      if (ok && !now.body_read) connection.Linger();
+      if (ok && !now.body_read) {
+        connection.Linger();
+        return false;
+      }
       if (!ok || closed || now.close) return false;
     } while (connection.has_buffered());
+    connection.Rest();
+    return true;
+  }
+
+  // A head that httplib is not even shown.
+  bool RefuseHead(HttpConnection& connection, int status) {
+    HttpRequest head;
+    head.id = RequestId("");
+    head.client_address = connection.client_address();
+    const std::string body = handlers_.describe_error(status);
+    HttpHeaders headers = {{"Content-Type", "application/json"}, {"Content-Length", std::to_string(body.size())}, {"Connection", "close"}};
+    handlers_.finish(head, status, &headers);
+    std::string reply = "HTTP/1.1 " + std::to_string(status) + " " + httplib::status_message(status) + "\r\n";
+    for (const auto& [key, value] : headers) reply.append(key).append(": ").append(value).append("\r\n");
+    reply.append("\r\n").append(body);
+    for (size_t sent = 0; sent < reply.size();) {
+      const ssize_t count = connection.write(reply.data() + sent, reply.size() - sent);
+      if (count < 0) return false;
+      sent += static_cast<size_t>(count);
+    }
     return true;
   }
 
