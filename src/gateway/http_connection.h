@@ -44,7 +44,7 @@ class HttpConnection final : public httplib::Stream, public Peer {
   // A request is being read from here on, and its head must be whole within the read limit.
   void BeginRead();
   // Waits for the next request's head, so that what httplib would do to it can be decided before. kReady also when no whole head comes: httplib
-  // knows what to say then.
+  // knows what to say then. A Range header is made to mean nothing: nothing here is served in parts, and httplib would cut answers or refuse them.
   enum class Head { kReady, kLineTooLong, kTooLarge };
   Head ReadHead();
   void EndOfHead() { head_deadline_ = Time::max(); }

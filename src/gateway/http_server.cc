@@ -201,6 +201,7 @@ class HttplibServer final : public HttpServer, private httplib::Server, private 
     HttpHeaders headers;
     handlers_.finish(serving->request, response.status, &headers);
     for (auto& [key, value] : headers) response.set_header(key, value);
+    response.headers.erase("Accept-Ranges");  // httplib says so to a HEAD, and it is not true here
     // One value each: httplib adds its own to those set before.
     if (response.get_header_value_count("Connection") > 1) {
       response.headers.erase("Connection");

@@ -100,6 +100,26 @@ TEST_F(HttpServerTest, ItsOwnErrorsAreJsonAndClose) {
   }
 }
 
+TEST_F(HttpServerTest, NothingIsServedInRanges) {
+  Start();
+  RawHttpClient client(address_);
+  for (const char* range : {"Range: bytes=0-1", "range: bytes=99999-", "RANGE: bytes=5-2", "Range: lalala", "Range:", "A: b\r\nRange: bytes=-1\r\nrAnge: x"}) {
+    client.Send("GET /a HTTP/1.1\r\n" + std::string(range) + "\r\n\r\n");
+    const std::string got = client.ReadReply();
+    EXPECT_EQ(StatusOf(got), 200) << range;
+    EXPECT_EQ(BodyOf(got), "GET /a ") << range;
+    // The body is nobody's header.
+    client.Send("POST /a HTTP/1.1\r\nContent-Length: 11\r\n" + std::string(range) + "\r\n\r\nab\r\nrange: ");
+    const std::string posted = client.ReadReply();
+    EXPECT_EQ(StatusOf(posted), 200) << range;
+    EXPECT_EQ(BodyOf(posted), "POST /a ab\r\nrange: ") << range;
+  }
+  client.Send("HEAD /a HTTP/1.1\r\n\r\n");
+  const std::string& head = client.ReadUntil("\r\n\r\n");
+  EXPECT_EQ(StatusOf(head), 200);
+  EXPECT_EQ(head.find("Accept-Ranges"), std::string::npos) << head;
+}
+
 TEST_F(HttpServerTest, AThrownHandlerIsA500) {
   handle_ = [](const HttpRequest&, const Peer&) -> HttpReply { throw std::bad_alloc(); };
   Start();

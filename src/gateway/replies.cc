@@ -60,7 +60,6 @@ std::string ServerErrorBody(int status) {
     case 404: return Dump(MakeError(404, "There is nothing at this path.").ToJson());
     case 413: return Dump(MakeError(413, "The request body is too large.", "request_too_large").ToJson());
     case 414: return Dump(MakeError(414, "The request's target is too long: its line may have 32 KiB.").ToJson());
-    case 416: return Dump(MakeError(416, "The requested range does not exist.").ToJson());
     case 431: return Dump(MakeError(431, "The request's headers are too large: its head may have 64 KiB.").ToJson());
     case 500: return Dump(MakeError(500, "The gateway failed on this request.").ToJson());
     default: return Dump(MakeError(status, "The request is not valid HTTP.").ToJson());
