@@ -18,7 +18,7 @@
 #include <filesystem>
 
 #include "wire/address.h"
-#include "wire/openssl_owned.h"
+#include "wire/tls_owned.h"
 
 namespace meshnet {
 namespace {

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <vector>
 
-#include "wire/openssl_owned.h"
+#include "wire/tls_owned.h"
 
 namespace meshnet {
 namespace {
