@@ -148,7 +148,8 @@ Action DrivenSession::Impl::Judge(Run& run, size_t stage, const Trouble& trouble
   if (queued) return Decide(trouble, situation);
   const Time now = clock.Now();
   if (!run.trouble_since) run.trouble_since = now;
-  situation.count = run.troubles.Add(stage, trouble);
+  const std::optional<PastLen> start = situation.asked == Asked::kStep ? std::optional(situation.start) : std::nullopt;
+  situation.count = run.troubles.Add(stage, trouble, start);
   situation.epochs = run.epochs;
   situation.bug_epochs = run.bug_epochs;
   situation.generating = run.generating;

@@ -13,6 +13,7 @@ using Failure = AnswerFailure::Kind;
 
 constexpr uint32_t kTransportTries = 3;      // sends of one call without an answer before its stage counts as lost
 constexpr uint32_t kExecTries = 2;           // engine failures of one step before a new epoch
+constexpr uint32_t kExecTriesMax = 4;        // … before the answer fails: the last two were on an epoch of their own each
 constexpr uint32_t kCancelTries = 3;         // steps that a late Cancel of an earlier answer took along
 constexpr uint32_t kCreditTries = 20;
 constexpr uint32_t kRePrefillTries = 3;      // in one epoch, before a new one
@@ -99,6 +100,13 @@ Action AfterBadRequest(const Situation& s) {
   return Fail(s.asked == Asked::kOpen ? Failure::kInternal : Failure::kBadRequest);
 }
 
+// Once again, then from the start; a step on which the engine fails even so would fail for ever.
+Action AfterExecFailure(const Situation& s) {
+  if (s.count < kExecTries) return ResendSame(Duration(0));
+  if (s.count >= kExecTriesMax || s.epochs >= kEpochsMax) return Fail(Failure::kInternal);
+  return {.move = Move::kNewEpoch};
+}
+
 Action AfterRefusal(const Refusal& refusal, const Situation& s) {
   switch (refusal.reason) {
     case Reason::kCacheMiss:
@@ -139,8 +147,7 @@ Action AfterRefusal(const Refusal& refusal, const Situation& s) {
     case Reason::kPoisoned:
       return Repair(s);
     case Reason::kExecFailed:
-      if (s.count < kExecTries) return ResendSame(Duration(0));
-      return NewEpochAgainstBug(s);
+      return AfterExecFailure(s);
     case Reason::kCancelled:
       if (s.count <= kCancelTries) return ResendSame(Duration(0));
       return NewEpochAgainstBug(s);
@@ -175,6 +182,14 @@ std::string TroubleText(const Trouble& trouble) {
   std::string text = Name(refusal.reason);
   if (refusal.detail != Detail::kNone) text += std::string(" (") + Name(refusal.detail) + ")";
   return refusal.message.empty() ? text : text + ": " + refusal.message;
+}
+
+uint32_t TroubleCount::Add(size_t stage, const Trouble& trouble, std::optional<PastLen> start) {
+  // A long replay meets what is rare more than once, each time in another step.
+  const auto* refusal = std::get_if<Refusal>(&trouble);
+  const bool of_the_call = std::holds_alternative<TransportFault>(trouble) || (refusal && refusal->reason == Reason::kExecFailed);
+  if (!of_the_call) start.reset();
+  return ++counts_[{stage, Kind(trouble), start}];
 }
 
 int TroubleCount::Kind(const Trouble& trouble) {

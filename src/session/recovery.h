@@ -6,7 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <variant>
 
 #include "base/clock.h"
@@ -28,17 +28,18 @@ using Trouble = std::variant<Refusal, TransportFault, Violation>;
 // "cache-miss (evicted-lru): message", "no answer: message".
 std::string TroubleText(const Trouble& trouble);
 
-// How often each stage was in each kind of trouble (reason and detail) since the session last got further.
+// How often each stage was in each kind of trouble (reason and detail) since the session last got further. No answer, and an engine that failed,
+// say something about one call, so each step has a count of its own.
 class TroubleCount {
  public:
-  // Counts this one too.
-  uint32_t Add(size_t stage, const Trouble& trouble) { return ++counts_[{stage, Kind(trouble)}]; }
+  // Counts this one too. `start`: of the step; nothing for an Open.
+  uint32_t Add(size_t stage, const Trouble& trouble, std::optional<PastLen> start);
   void Clear() { counts_.clear(); }
 
  private:
   static int Kind(const Trouble& trouble);
 
-  std::map<std::pair<size_t, int>, uint32_t> counts_;
+  std::map<std::tuple<size_t, int, std::optional<PastLen>>, uint32_t> counts_;
 };
 
 enum class Move {

@@ -156,9 +156,26 @@ TEST(RecoveryTest, AWrongAnswerIsNotBelievedTwice) {
 TEST(RecoveryTest, EpochsAfterEvictionsAreNotHeldAgainstTheWorker) {
   Situation s = Usual();
   s.epochs = 10;
-  s.count = 2;
-  EXPECT_EQ(Decide(Refused(Reason::kExecFailed), s).move, Move::kNewEpoch);
+  s.count = 3;
+  EXPECT_EQ(Decide(Refused(Reason::kStepConflict), s).move, Move::kNewEpoch);
+  EXPECT_TRUE(Decide(Refused(Reason::kStepConflict), s).against_bug);
   EXPECT_FALSE(Decide(Refused(Reason::kCacheMiss, Detail::kEvictedLru), s).against_bug);
+}
+
+TEST(RecoveryTest, AStepThatTheEngineFailsOnIsTriedFourTimes) {
+  Situation s = Usual();
+  const Refusal failed = Refused(Reason::kExecFailed);
+  EXPECT_EQ(Decide(failed, s).move, Move::kResendSame);
+  for (s.count = 2; s.count < 4; ++s.count) EXPECT_EQ(Decide(failed, s).move, Move::kNewEpoch);
+  EXPECT_EQ(Decide(failed, s).move, Move::kFail);
+  EXPECT_EQ(Decide(failed, s).failure, Kind::kInternal);
+  // Other steps' new epochs are not held against this one, but there are not endlessly many.
+  s.count = 2;
+  s.epochs = s.bug_epochs = 10;
+  EXPECT_EQ(Decide(failed, s).move, Move::kNewEpoch);
+  EXPECT_FALSE(Decide(failed, s).against_bug);
+  s.epochs = 64;
+  EXPECT_EQ(Decide(failed, s).move, Move::kFail);
 }
 
 TEST(RecoveryTest, GoesBackToTheHighestPositionThatWorks) {
@@ -225,16 +242,30 @@ TEST(RecoveryTest, SessionsThatEvictEachOtherFallOutOfStep) {
 }
 
 TEST(RecoveryTest, CountsEachTroubleOfEachStageByItself) {
+  const PastLen at(8);
   TroubleCount count;
-  EXPECT_EQ(count.Add(0, TransportFault{}), 1u);
-  EXPECT_EQ(count.Add(1, TransportFault{}), 1u);
-  EXPECT_EQ(count.Add(0, TransportFault{}), 2u);
-  EXPECT_EQ(count.Add(0, Refused(Reason::kExecFailed)), 1u);
+  EXPECT_EQ(count.Add(0, TransportFault{}, at), 1u);
+  EXPECT_EQ(count.Add(1, TransportFault{}, at), 1u);
+  EXPECT_EQ(count.Add(0, TransportFault{}, at), 2u);
+  EXPECT_EQ(count.Add(0, Refused(Reason::kExecFailed), at), 1u);
   // An evicted session is no hint that its positions do not agree.
-  EXPECT_EQ(count.Add(0, Refused(Reason::kCacheMiss, Detail::kEvictedLru)), 1u);
-  EXPECT_EQ(count.Add(0, Refused(Reason::kCacheMiss, Detail::kPastMismatch)), 1u);
+  EXPECT_EQ(count.Add(0, Refused(Reason::kCacheMiss, Detail::kEvictedLru), at), 1u);
+  EXPECT_EQ(count.Add(0, Refused(Reason::kCacheMiss, Detail::kPastMismatch), at), 1u);
   count.Clear();
-  EXPECT_EQ(count.Add(0, TransportFault{}), 1u);
+  EXPECT_EQ(count.Add(0, TransportFault{}, at), 1u);
+}
+
+TEST(RecoveryTest, CountsWhatSaysSomethingOfOneStepForEachStep) {
+  TroubleCount count;
+  for (const Trouble& trouble : {Trouble(TransportFault{}), Trouble(Refused(Reason::kExecFailed))}) {
+    EXPECT_EQ(count.Add(0, trouble, PastLen(0)), 1u);
+    EXPECT_EQ(count.Add(0, trouble, PastLen(8)), 1u);
+    EXPECT_EQ(count.Add(0, trouble, std::nullopt), 1u) << "an Open";
+    EXPECT_EQ(count.Add(0, trouble, PastLen(8)), 2u);
+  }
+  // Where a step starts may be what was changed to answer these.
+  EXPECT_EQ(count.Add(0, Refused(Reason::kCacheMiss, Detail::kPastMismatch), PastLen(0)), 1u);
+  EXPECT_EQ(count.Add(0, Refused(Reason::kCacheMiss, Detail::kPastMismatch), PastLen(8)), 2u);
 }
 
 TEST(RecoveryTest, TellsPeopleWhatWasWrong) {

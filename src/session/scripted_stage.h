@@ -48,6 +48,20 @@ class ScriptedStage {
   void Refuse1(Reason reason, Detail detail = Detail::kNone) {
     Strike1([=, this](const Step& step) { return std::optional<Reply<StepResult>>(RefusalOf(step, reason, detail)); });
   }
+  // In a strike only.
+  Refusal RefusalOf(const Step& step, Reason reason, Detail detail) const {
+    Refusal refusal;
+    refusal.reason = reason;
+    refusal.detail = detail;
+    refusal.message = "scripted";
+    if (const auto found = sessions_.find(step.key.session); found != sessions_.end() && found->second.epoch == step.key.epoch) {
+      const Session& session = found->second;
+      refusal.session = SessionSnapshot{PastLen(static_cast<uint32_t>(session.log.size())), DigestOfPrefix(session.salt, session.log),
+                                        session.last.Next(), StepSeq(session.last.value + 4)};
+    }
+    return refusal;
+  }
+  void ForgetStrikes() { Locked([&] { strikes_.clear(); }); }
   // The step is done, but its reply is lost.
   void LoseReply1() {
     Strike1([this](const Step& step) {
@@ -198,19 +212,6 @@ class ScriptedStage {
     calls_.push_back("release e" + std::to_string(key.epoch.value));
     sessions_.erase(found);
     return ReleaseOutcome::kReleased;
-  }
-
-  Refusal RefusalOf(const Step& step, Reason reason, Detail detail) const {
-    Refusal refusal;
-    refusal.reason = reason;
-    refusal.detail = detail;
-    refusal.message = "scripted";
-    if (const auto found = sessions_.find(step.key.session); found != sessions_.end() && found->second.epoch == step.key.epoch) {
-      const Session& session = found->second;
-      refusal.session = SessionSnapshot{PastLen(static_cast<uint32_t>(session.log.size())), DigestOfPrefix(session.salt, session.log),
-                                        session.last.Next(), StepSeq(session.last.value + 4)};
-    }
-    return refusal;
   }
 
   mutable std::mutex mutex_;  // guards everything below

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "base/system_clock.h"
@@ -443,10 +444,52 @@ TEST_F(SessionDriverTest, BadRequestsFailAndLeaveTheSessionUsable) {
   EXPECT_EQ(sink_.tokens, Expected(Prompt(20), 2));
 }
 
-TEST_F(SessionDriverTest, AFailureThatNeverEndsIsGivenUp) {
+TEST_F(SessionDriverTest, AStepThatTheEngineAlwaysFailsOnIsGivenUp) {
   auto session = NewSession();
-  for (int i = 0; i < 20; ++i) tail_.Refuse1(Reason::kExecFailed);
-  EXPECT_EQ(Bad(Answer(*session, Prompt(10), 2)).kind, AnswerFailure::Kind::kInternal);
+  int tries = 0;
+  for (int i = 0; i < 20; ++i) {
+    tail_.Strike1([&](const Step& step) {
+      ++tries;
+      return std::optional<Reply<StepResult>>(tail_.RefusalOf(step, Reason::kExecFailed, Detail::kNone));
+    });
+  }
+  const AnswerFailure failure = Bad(Answer(*session, Prompt(8), 2));
+  EXPECT_EQ(failure.kind, AnswerFailure::Kind::kInternal);
+  EXPECT_THAT(failure.message, HasSubstr("exec-failed"));
+  EXPECT_EQ(tries, 4);
+  EXPECT_EQ(session->epoch(), Epoch(3));
+}
+
+// Found by the simulation (seed 2001987 of its time): what failed once in each of several steps of a replay was counted as if one step had
+// failed so often, and ended the answer.
+TEST_F(SessionDriverTest, StepsOfAReplayThatFailOnceEachCostNothingMore) {
+  const std::vector<Token> expected = Expected(Prompt(40), 3);
+  for (const bool engine : {true, false}) {
+    for (ScriptedStage* stage : {&head_, &tail_}) {
+      SCOPED_TRACE(std::string(engine ? "engine" : "no answer") + (stage == &head_ ? ", head" : ", tail"));
+      auto session = NewSession();
+      std::set<PastLen> met;
+      on_token_ = [&](size_t count) {
+        if (count != 1) return;
+        stage->Forget(session->id());
+        stage->Strike1([](const Step&) { return std::nullopt; });  // finds that out
+        for (int i = 0; i < 30; ++i) {
+          stage->Strike1([&, stage, engine](const Step& step) -> std::optional<Reply<StepResult>> {
+            if (!met.insert(step.start).second) return std::nullopt;
+            if (!engine) return TransportFault{"scripted drop"};
+            return stage->RefusalOf(step, Reason::kExecFailed, Detail::kNone);
+          });
+        }
+      };
+      const AnswerReport report = Good(Answer(*session, Prompt(40), 3));
+      EXPECT_EQ(sink_.tokens, expected);
+      EXPECT_GE(met.size(), 6u);
+      EXPECT_EQ(report.replays, 1u);
+      EXPECT_EQ(session->epoch(), Epoch(2));
+      stage->ForgetStrikes();
+      session->Release(seconds(5));
+    }
+  }
 }
 
 TEST_F(SessionDriverTest, ARouteThatStaysDownFailsAtTheRecoveryLimit) {
