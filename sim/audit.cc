@@ -42,6 +42,7 @@ SentStep NoteSent(const Step& step, Prefixes& prefixes) {
   sent.key = step.key;
   sent.incarnation = step.incarnation;
   sent.seq = step.seq;
+  sent.start = step.start;
   sent.end = end;
   sent.digest = prefixes.Extend(step);
   return sent;

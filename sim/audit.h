@@ -42,7 +42,7 @@ struct SentStep {
   SessionKey key;
   Incarnation incarnation;
   StepSeq seq;
-  PastLen end;
+  PastLen start, end;
   std::optional<PrefixDigest> digest;  // of [0, end), when it is known
   bool forged = false;                 // it names a prefix that nobody has
   bool below_fence = false;

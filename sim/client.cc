@@ -139,6 +139,7 @@ Client::Question Client::Draw() {
   Question question;
   std::vector<Token>& prompt = question.request.prompt;
   if (random.Chance(habits.continue_talk)) prompt = talk_;
+  if (random.Chance(habits.repeat_others)) prompt = world_.last_talk;
   // Sometimes a client goes back in its talk before it goes on.
   if (!prompt.empty() && random.Chance(250)) prompt.resize(random.Below(static_cast<uint32_t>(prompt.size())));
   uint32_t more = random.Between(1, habits.prompt_max);
@@ -178,6 +179,7 @@ bool Client::AskOnce() {
     talk_ = question.request.prompt;
     const size_t told = std::min(listener.told(), question.expected.size());
     talk_.insert(talk_.end(), question.expected.begin(), question.expected.begin() + static_cast<ptrdiff_t>(told));
+    world_.last_talk = talk_;
   }
   return answered;
 }
@@ -195,8 +197,7 @@ bool Client::AskPool(const Question& question, Listener& listener) {
   world_.checker.OwnsSession(lease.session().id(), owner_);
   if (world_.random.Chance(50)) lease.Discard();
   generation_ = 0;
-  auto result = lease.session().Answer(question.request, listener);
-  return Judge(question, listener, lease.session(), std::move(result));
+  return Drive(question, listener, lease.session());
 }
 
 bool Client::AskOwn(const Question& question, Listener& listener) {
@@ -205,10 +206,15 @@ bool Client::AskOwn(const Question& question, Listener& listener) {
     options.name = [this] { return NameSession(); };
     session_ = std::make_unique<DrivenSession>(door_.route, gateway_.time(), options, owner_);
   }
-  auto result = session_->Answer(question.request, listener);
-  const bool answered = Judge(question, listener, *session_, std::move(result));
+  const bool answered = Drive(question, listener, *session_);
   if (session_->ended() || world_.random.Chance(world_.swarm.habits.leave)) LeaveSession();
   return answered;
+}
+
+bool Client::Drive(const Question& question, Listener& listener, DrivenSession& session) {
+  // Unless another driver may be in the middle of an answer.
+  if (!world_.takeovers.contains(session.id())) world_.checker.ForgetEngineFailures(session.id());
+  return Judge(question, listener, session, session.Answer(question.request, listener));
 }
 
 SessionKey Client::NameSession() {
@@ -242,7 +248,12 @@ bool Client::Judge(const Question& question, const Listener& listener, DrivenSes
   const AnswerFailure& failure = std::get<AnswerFailure>(result);
   if (failure.kind == AnswerFailure::Kind::kCapacity) ++refused_;
   world_.Note({What::kFailed, place_, {}, {session.id(), session.epoch()}, static_cast<uint64_t>(failure.kind), listener.told()});
-  world_.checker.Mark(std::string("failed ") + (session.ended() ? "taken over" : Name(failure.kind)));
+  std::string name = session.ended() ? "taken over" : Name(failure.kind);
+  if (failure.kind == AnswerFailure::Kind::kInternal && !session.ended()) {
+    const bool collided = world_.collided.contains(session.id());
+    name += collided ? " (two drivers of one epoch)" : world_.swarm.link.order_kept ? " (engine)" : " (order not kept)";
+  }
+  world_.checker.Mark("failed " + name);
   JudgeFailure(question, listener, session, failure);
   // In a healed world a prompt that is too long has had its answer too.
   return failure.kind == AnswerFailure::Kind::kContextExceeded || session.ended();
@@ -294,8 +305,9 @@ void Client::JudgeFailure(const Question& question, const Listener& listener, Dr
       break;
     case AnswerFailure::Kind::kInternal:
       if (!session.ended()) {
-        const bool may_fail = !world_.swarm.link.order_kept || world_.swarm.chaos.engine_fault > 0;
-        if (!may_fail || settled) wrong("although nobody took the session over");
+        // Steps that overtake each other on their way are a link's fault, which the driver is not made for.
+        if (settled) wrong("although nothing is wrong any more");
+        if (world_.swarm.link.order_kept && !world_.checker.EngineGaveUp(session.id())) wrong("although the engine did not fail on one step again and again");
       } else if (world_.takeovers[session.id()] <= generation_) {
         wrong("as if it had been taken over");
       }

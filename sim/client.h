@@ -45,6 +45,7 @@ class Client {
   bool AskOnce();
   bool AskPool(const Question& question, Listener& listener);
   bool AskOwn(const Question& question, Listener& listener);
+  bool Drive(const Question& question, Listener& listener, DrivenSession& session);
   bool Judge(const Question& question, const Listener& listener, DrivenSession& session, std::variant<AnswerReport, AnswerFailure> result);
   bool JudgeReport(const Question& question, const Listener& listener, const AnswerReport& report);
   void JudgeFailure(const Question& question, const Listener& listener, DrivenSession& session, const AnswerFailure& failure);

@@ -286,6 +286,7 @@ void Link::AnswerSteps(uint64_t stream, std::vector<StepAnswer> answers) {
     const Arrival arrival = std::move(arrivals_.extract(answer.request_id).mapped());
     worker_.audit().OnAnswer(arrival.step, answer, worker_.time().Now());
     if (stream != stream_->number()) continue;  // it is broken
+    NoteEngineFailure(arrival.step, answer);
     if (auto* refusal = std::get_if<Refusal>(&answer.outcome)) {
       Answer<StepResult>(arrival.call, Lane::kStream, std::move(*refusal), &Computed);
       continue;
@@ -296,6 +297,12 @@ void Link::AnswerSteps(uint64_t stream, std::vector<StepAnswer> answers) {
     if (recorded.replayed) world_.checker.Mark("replayed");
     Answer<StepResult>(arrival.call, Lane::kStream, std::move(read).value(), &Computed);
   }
+}
+
+void Link::NoteEngineFailure(const SentStep& step, const StepAnswer& answer) {
+  const auto* refusal = std::get_if<Refusal>(&answer.outcome);
+  if (refusal == nullptr || refusal->reason != Reason::kExecFailed) return;
+  world_.checker.EngineFailed(step.key.session, worker_.place().number, step.start);
 }
 
 void Link::Cancel(SessionKey key) {

@@ -85,6 +85,7 @@ class Link : public ShardLink {
   template <typename T>
   void Answer(uint64_t call, Lane lane, Reply<T> reply, Trace::Event (*describe)(const T&));
   void AnswerSteps(uint64_t stream, std::vector<StepAnswer> answers);
+  void NoteEngineFailure(const SentStep& step, const StepAnswer& answer);
   template <typename T>
   void Deliver(uint64_t call, Reply<T> reply, Trace::Event event);
   // Its caller hears that the call has failed, after a while.

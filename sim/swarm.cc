@@ -115,6 +115,7 @@ ClientHabits DrawHabits(Random& random, uint32_t context) {
   habits.stop = Rate(random, 200);
   habits.leave = Rate(random, 300);
   habits.continue_talk = random.Pick({0u, 500u, 900u});
+  habits.repeat_others = random.Pick({0u, 0u, 200u});
   habits.past_context = random.Coin() ? 0 : 30;
   return habits;
 }
@@ -167,7 +168,7 @@ std::string Text(const Swarm& swarm) {
   const ClientHabits& habits = swarm.habits;
   text += "clients: prompt " + number(habits.prompt_max) + ", answer " + number(habits.answer_max) + ", think " + ms(habits.think_max) +
           ", cancel " + number(habits.cancel) + ", stop " + number(habits.stop) + ", leave " + number(habits.leave) + ", continue " +
-          number(habits.continue_talk) + ", past context " + number(habits.past_context) + "\n";
+          number(habits.continue_talk) + ", of others " + number(habits.repeat_others) + ", past context " + number(habits.past_context) + "\n";
   return text;
 }
 

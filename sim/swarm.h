@@ -73,6 +73,7 @@ struct ClientHabits {
   uint32_t stop = 0;             // … that its sink stops
   uint32_t leave = 0;            // … after which a client of its own session goes without a word
   uint32_t continue_talk = 0;    // … whose prompt goes on from the last answer
+  uint32_t repeat_others = 0;    // … whose prompt goes on from what somebody else asked and was told
   uint32_t past_context = 0;     // … whose prompt is as long as the context, or longer
 };
 

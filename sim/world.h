@@ -33,6 +33,7 @@ struct World {
   std::map<SessionId, Epoch> epochs;
   std::map<SessionId, std::string> salts;
   std::set<SessionId> collided;
+  std::vector<Token> last_talk;               // of any client; another owner may ask the very same
   uint32_t clients = 0;
   uint64_t tokens_told = 0;
   bool canary = false;                        // engines feed a wrong token now and then
