@@ -22,6 +22,7 @@ constexpr uint32_t kMismatchTries = 3;       // an Open to a worker that is not 
 constexpr uint32_t kBugEpochs = 2;           // new epochs against what should not happen at all
 constexpr uint32_t kEpochsMax = 64;          // against a world that evicts, restarts and breaks for ever
 constexpr uint32_t kEvictionsUntold = 12;    // new epochs of an answer that has not begun to tell anything: its caller can wait as well
+constexpr uint32_t kExpiriesMax = 4;         // of a session at one stage, while an answer goes on: the stage's TTL is shorter than the others take
 constexpr Duration kCapacityPatience = seconds(2);
 constexpr Duration kEvictedPauseMax = seconds(30);
 
@@ -64,9 +65,12 @@ Action AfterCacheMiss(Detail detail, const Situation& s) {
       // A digest of nothing never differs, so position 0 always works; twice means that something else is wrong.
       if (s.count > 1) return NewEpochAgainstBug(s);
       return RePrefillFrom(PastLen(0));
+    case Detail::kEvictedTtl:
+      // Whoever takes the room of others lets go some day; a time that is too short stays too short.
+      if (s.count > kExpiriesMax) return Fail(Failure::kCapacity);
+      return AfterEviction(s);
     case Detail::kNoSession:
     case Detail::kEvictedLru:
-    case Detail::kEvictedTtl:
     case Detail::kLost:
       return AfterEviction(s);
     case Detail::kIncarnation:

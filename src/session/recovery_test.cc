@@ -241,6 +241,19 @@ TEST(RecoveryTest, SessionsThatEvictEachOtherFallOutOfStep) {
   EXPECT_EQ(Decide(evicted, s).failure, Kind::kCapacity) << "nothing was told: the caller can wait as well";
 }
 
+// Found by the simulation: with a TTL of a second, and two later stages that took longer than that for a long prompt, an answer that had begun went on
+// for half an hour.
+TEST(RecoveryTest, ATtlThatIsTooShortIsNotWaitedFor) {
+  Situation s = Usual();
+  s.generating = true;
+  s.epochs = s.count = 4;
+  EXPECT_EQ(Decide(Refused(Reason::kCacheMiss, Detail::kEvictedTtl), s).move, Move::kNewEpoch);
+  s.epochs = s.count = 5;
+  EXPECT_EQ(Decide(Refused(Reason::kCacheMiss, Detail::kEvictedTtl), s).move, Move::kFail);
+  EXPECT_EQ(Decide(Refused(Reason::kCacheMiss, Detail::kEvictedTtl), s).failure, Kind::kCapacity);
+  EXPECT_EQ(Decide(Refused(Reason::kCacheMiss, Detail::kEvictedLru), s).move, Move::kNewEpoch);
+}
+
 TEST(RecoveryTest, CountsEachTroubleOfEachStageByItself) {
   const PastLen at(8);
   TroubleCount count;

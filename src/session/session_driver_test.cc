@@ -492,6 +492,18 @@ TEST_F(SessionDriverTest, StepsOfAReplayThatFailOnceEachCostNothingMore) {
   }
 }
 
+TEST_F(SessionDriverTest, ASessionThatExpiresUnderItsAnswerAgainAndAgainIsGivenUp) {
+  auto session = NewSession();
+  on_token_ = [&](size_t) {
+    for (int i = 0; i < 20; ++i) head_.Refuse1(Reason::kCacheMiss, Detail::kEvictedTtl);
+  };
+  const AnswerFailure failure = Bad(Answer(*session, Prompt(8), 3));
+  EXPECT_EQ(failure.kind, AnswerFailure::Kind::kCapacity);
+  EXPECT_THAT(failure.message, HasSubstr("evicted-ttl"));
+  EXPECT_EQ(session->epoch(), Epoch(5));
+  EXPECT_EQ(sink_.tokens, Expected(Prompt(8), 1));
+}
+
 TEST_F(SessionDriverTest, ARouteThatStaysDownFailsAtTheRecoveryLimit) {
   options_.recovery_limit = milliseconds(300);
   auto session = NewSession();
