@@ -1,6 +1,7 @@
 #include "gateway/gateway.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "gateway/admission.h"
 #include "gateway/api_keys_file.h"
@@ -27,6 +28,13 @@ std::vector<Token> CanaryPrompt(const TextModel& text) {
   if (prompt.size() > 8) prompt.resize(8);
   if (prompt.empty()) prompt = {0};
   return prompt;
+}
+
+// Some clients give a character set here, which is harmless.
+bool IsCompressed(const HttpRequest& head) {
+  std::string coding = head.Header("Content-Encoding");
+  for (char& c : coding) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return !coding.empty() && coding != "identity" && coding != "utf-8";
 }
 
 class GatewayServer final : public Gateway {
@@ -209,6 +217,9 @@ std::optional<HttpReply> GatewayServer::Gate(const HttpRequest& head) {
   const std::string content_type = head.Header("Content-Type");
   if (head.method == "POST" && content_type.rfind("multipart/", 0) == 0) {
     return Refuse("invalid-request", MakeError(415, "The body must be JSON, not a multipart form."));
+  }
+  if (head.method == "POST" && IsCompressed(head)) {
+    return Refuse("invalid-request", MakeError(415, "The body must not be compressed: send it without Content-Encoding."));
   }
   return std::nullopt;
 }

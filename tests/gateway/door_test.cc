@@ -101,6 +101,18 @@ TEST(DoorTest, HostileBodiesAreRefusedAndNothingBreaks) {
   EXPECT_EQ(StatusOf(bed.Post("/v1/completions", kRequest)), 200);
 }
 
+TEST(DoorTest, ACompressedBodyIsRefusedByThatName) {
+  GatewayBed bed;
+  for (const char* coding : {"gzip", "br", "zstd", "deflate", "GZIP", "gzip, identity", "compress"}) {
+    const std::string reply = bed.Post("/v1/completions", kRequest, "Content-Encoding: " + std::string(coding) + "\r\n");
+    EXPECT_EQ(StatusOf(reply), 415) << coding << ": " << reply;
+    EXPECT_NE(JsonOf(reply)["error"]["message"].get<std::string>().find("must not be compressed"), std::string::npos) << reply;
+  }
+  for (const char* coding : {"identity", "Identity", "UTF-8"}) {
+    EXPECT_EQ(StatusOf(bed.Post("/v1/completions", kRequest, "Content-Encoding: " + std::string(coding) + "\r\n")), 200) << coding;
+  }
+}
+
 TEST(DoorTest, AKeyIsNeededEverywhereButOnProbes) {
   GatewayBed bed(WithKeys());
   for (const char* path : {"/health", "/v1/health", "/livez", "/readyz"}) EXPECT_EQ(StatusOf(bed.Get(path)), 200) << path;
