@@ -48,10 +48,17 @@ std::shared_ptr<AnswerInFlight> AnswerInFlight::Start(std::unique_ptr<ParsedRequ
     return answer;
   }
   const size_t count = answer->choices_.size();
+  auto reserved = environment.pool->Reserve(count);
+  if (const auto* full = std::get_if<SessionPool::Counts>(&reserved)) {
+    answer->Fail(LineFull(count, *full));
+    return answer;
+  }
+  auto& places = std::get<std::vector<SessionPool::Place>>(reserved);
+  for (size_t i = 0; i < count; ++i) answer->choices_[i].place = std::move(places[i]);
   answer->running_ = count;
   for (size_t i = 0; i < count; ++i) {
     if (environment.threads->Submit([answer, i] { answer->Run(i); }) != GrowingThreads::Submitted::kStopped) continue;
-    answer->Fail(FromRefusal(TurnRefusal::kStopped, 0, 0));
+    answer->Fail(FromRefusal(TurnRefusal::kStopped, environment.pool->counts()));
     break;
   }
   return answer;
@@ -78,12 +85,10 @@ void AnswerInFlight::Run(size_t choice) {
 void AnswerInFlight::Answer(size_t choice) {
   const ParsedRequest::Choice& asked = request_->choices[choice];
   const AnswerEnvironment& with = environment_;
+  SessionPool::Place place = *std::exchange(choices_[choice].place, std::nullopt);
   if (abandoned()) return;
-  auto turn = with.pool->Acquire(owner_, asked.prompt, start_ + with.limits.queue_limit, [this] { return abandoned(); });
-  if (const auto* refused = std::get_if<TurnRefusal>(&turn)) {
-    const SessionPool::Counts counts = with.pool->counts();
-    return Fail(FromRefusal(*refused, counts.waiting, counts.answers_max));
-  }
+  auto turn = with.pool->AcquireAt(std::move(place), owner_, asked.prompt, start_ + with.limits.queue_limit, [this] { return abandoned(); });
+  if (const auto* refused = std::get_if<TurnRefusal>(&turn)) return Fail(FromRefusal(*refused, with.pool->counts()));
   with.metrics->ObserveQueue(Seconds(with.clock->Now() - start_));
 
   AnswerRequest request;

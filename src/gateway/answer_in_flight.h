@@ -41,7 +41,7 @@ struct AnswerEnvironment {
 
 class AnswerInFlight {
  public:
-  // Starts all choices. Shared by the connection and the choices' threads: either side may be the last to leave.
+  // Starts all choices, or none when they do not all fit in line. Shared by the connection and the choices' threads: either side may be the last to leave.
   static std::shared_ptr<AnswerInFlight> Start(std::unique_ptr<ParsedRequest> request, std::string owner, const AnswerEnvironment& environment);
   ~AnswerInFlight();
 
@@ -75,6 +75,7 @@ class AnswerInFlight {
   class Sink;
   struct ChoiceState {
     std::unique_ptr<AnswerWriter> writer;
+    std::optional<SessionPool::Place> place;  // until its thread waits for a session with it
     bool begun = false;   // its first chunk was sent
     bool ended = false;
     nlohmann::ordered_json body;

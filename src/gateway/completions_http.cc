@@ -150,6 +150,11 @@ HttpReply Completions::Handle(ApiKind kind, const HttpRequest& request, const Pe
     error.param = "model";
     return ErrorReply(error);
   }
+  const SessionPool::Counts counts = options_.environment.pool->counts();
+  if (asked->choices.size() > counts.places_max()) {
+    metrics.CountRefusal("invalid-request");
+    return ErrorReply(TooManyChoices(asked->choices.back().prompt_index + 1, asked->choices.size(), counts));
+  }
   // Another key of the same owner's prompt cache has sessions of its own.
   const std::string session_owner = owner + "\n" + asked->prompt_cache_key;
   const bool stream = asked->stream;

@@ -20,6 +20,11 @@ const char* TypeOf(int status) {
   }
 }
 
+// The longer the line, the later it is worth coming back; nobody knows how long answers take.
+Duration RetryAfter(const SessionPool::Counts& counts) {
+  return std::chrono::seconds(std::clamp<uint32_t>(1 + counts.waiting / std::max(counts.answers_max, 1u), 1, 30));
+}
+
 }  // namespace
 
 std::string Dump(const nlohmann::ordered_json& json) {
@@ -80,19 +85,31 @@ AnswerError FromFailure(const AnswerFailure& failure) {
   MESHNET_CHECK(false && "closed enum");
 }
 
-AnswerError FromRefusal(TurnRefusal refusal, uint32_t waiting, uint32_t answers_max) {
-  // The longer the line, the later it is worth coming back; nobody knows how long answers take.
-  const Duration retry_after = std::chrono::seconds(std::clamp<uint32_t>(1 + waiting / std::max(answers_max, 1u), 1, 30));
+AnswerError FromRefusal(TurnRefusal refusal, const SessionPool::Counts& counts) {
   switch (refusal) {
-    case TurnRefusal::kLineFull:
-      return {MakeError(429, "All sessions are taken and " + std::to_string(waiting) + " requests wait already.", "rate_limit_exceeded"),
-              retry_after, "queue-full"};
+    case TurnRefusal::kLineFull: return LineFull(1, counts);
     case TurnRefusal::kDeadline:
-      return {MakeError(503, "No session became free in time.", "queue_timeout"), retry_after, "queue-timeout"};
+      return {MakeError(503, "No session became free in time.", "queue_timeout"), RetryAfter(counts), "queue-timeout"};
     case TurnRefusal::kCancelled: return {MakeError(499, "The client went away."), std::nullopt, "cancelled"};
-    case TurnRefusal::kStopped: return {MakeError(503, "The gateway is stopping.", "gateway_stopping"), retry_after, "gateway-stopping"};
+    case TurnRefusal::kStopped: return {MakeError(503, "The gateway is stopping.", "gateway_stopping"), RetryAfter(counts), "gateway-stopping"};
   }
   MESHNET_CHECK(false && "closed enum");
+}
+
+AnswerError LineFull(size_t asked, const SessionPool::Counts& counts) {
+  std::string message = std::to_string(counts.answering) + " of " + std::to_string(counts.answers_max) + " sessions are taken and " +
+                        std::to_string(counts.waiting) + " answers wait for one";
+  message += counts.room() == 0 ? ": the queue is full." : ", so there is room for " + std::to_string(counts.room()) + " more.";
+  if (asked > 1) message += " This request needs " + std::to_string(asked) + " at once.";
+  return {MakeError(429, std::move(message), "rate_limit_exceeded"), RetryAfter(counts), "queue-full"};
+}
+
+ApiError TooManyChoices(size_t prompts, size_t choices, const SessionPool::Counts& counts) {
+  ApiError error = MakeError(400, "The request asks for " + std::to_string(choices) + " answers (prompts times n), but at most " +
+                                      std::to_string(counts.places_max()) + " fit in here: " + std::to_string(counts.answers_max) +
+                                      " at once and " + std::to_string(counts.waiting_max) + " in the queue. Send fewer prompts or a smaller n.");
+  error.param = prompts > 1 ? "prompt" : "n";
+  return error;
 }
 
 AnswerError RouteDown(const std::string& trouble) {

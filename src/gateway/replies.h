@@ -32,7 +32,11 @@ struct AnswerError {
   const char* reason = "";  // label of meshnet_refusals_total
 };
 AnswerError FromFailure(const AnswerFailure& failure);
-AnswerError FromRefusal(TurnRefusal refusal, uint32_t waiting, uint32_t answers_max);
+AnswerError FromRefusal(TurnRefusal refusal, const SessionPool::Counts& counts);
+// A request that needs `asked` places where `counts` has room for fewer now.
+AnswerError LineFull(size_t asked, const SessionPool::Counts& counts);
+// A request that needs more places than there ever are.
+ApiError TooManyChoices(size_t prompts, size_t choices, const SessionPool::Counts& counts);
 AnswerError RouteDown(const std::string& trouble);
 HttpReply ErrorReply(const AnswerError& error);
 

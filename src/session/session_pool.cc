@@ -56,8 +56,11 @@ struct SessionPool::Impl {
   uint32_t answers_max() const { return options.answers_max > 0 ? std::min(options.answers_max, sessions_max) : sessions_max; }
   uint32_t turns_free() const { return answers_max() > answering ? answers_max() - answering : 0; }
 
-  enum class Place { kFirst, kLast };  // in the line
-  std::optional<TurnRefusal> WaitTurn(Place place, Time deadline, const std::function<bool()>& cancelled);
+  Counts CountsNow();
+
+  enum class Entry { kFirst, kLast, kReserved };  // into the line; kReserved: last too, with a place that is used up so
+  std::optional<TurnLine::Ticket> JoinLine(Entry entry);
+  std::optional<TurnRefusal> WaitTurn(Entry entry, Time deadline, const std::function<bool()>& cancelled);
   std::unique_ptr<Lease::Held> TakeSession(const std::string& owner, std::span<const Token> prompt,
                                            std::vector<std::unique_ptr<DrivenSession>>& released);
   void GiveBack(uint64_t handle, bool discard);
@@ -73,6 +76,7 @@ struct SessionPool::Impl {
   std::map<uint64_t, PooledSession> sessions;  // by handle
   uint64_t next_handle = 1;
   uint32_t answering = 0;                      // turns taken
+  uint32_t reserved = 0;                       // places of callers who will join the line
   bool stopped = false;
   Time stop_limit{};                           // once stopped: for sessions to let go of their stages
   uint32_t sessions_max = 1;
@@ -89,17 +93,29 @@ struct SessionPool::Lease::Held {
   bool discard = false;
 };
 
+SessionPool::Counts SessionPool::Impl::CountsNow() {
+  LookAtRoute();
+  const auto idle = std::count_if(sessions.begin(), sessions.end(), [](const auto& entry) { return !entry.second.answering; });
+  return {answering, line.waiting() + reserved, static_cast<uint32_t>(idle), answers_max(), options.waiting_max};
+}
+
+std::optional<TurnLine::Ticket> SessionPool::Impl::JoinLine(Entry entry) {
+  if (entry == Entry::kFirst) return line.JoinFirst();
+  if (entry == Entry::kLast && CountsNow().room() == 0) return std::nullopt;
+  return line.Join(UINT32_MAX, turns_free());
+}
+
 // On success the caller has a turn: `answering` counts it.
-std::optional<TurnRefusal> SessionPool::Impl::WaitTurn(Place place, Time deadline, const std::function<bool()>& cancelled) {
+std::optional<TurnRefusal> SessionPool::Impl::WaitTurn(Entry entry, Time deadline, const std::function<bool()>& cancelled) {
   std::optional<TurnLine::Ticket> ticket;
   for (;;) {
     {
       std::unique_lock lock(mutex);
       LookAtRoute();
       std::optional<TurnRefusal> refusal;
-      if (!ticket && !stopped) {
-        ticket = place == Place::kFirst ? line.JoinFirst() : line.Join(options.waiting_max, turns_free());
-        if (!ticket) return TurnRefusal::kLineFull;
+      if (!ticket) {  // only the first time: it gets one, or returns
+        if (entry == Entry::kReserved) --reserved;
+        if (!stopped && !(ticket = JoinLine(entry))) return TurnRefusal::kLineFull;
       }
       auto ready = [&] { return stopped || line.MayGo(*ticket, turns_free()); };
       const Duration patience = std::clamp<Duration>(deadline - clock.Now(), Duration(0), kPollInterval);
@@ -188,13 +204,21 @@ SessionPool::~SessionPool() {
 
 std::variant<SessionPool::Lease, TurnRefusal> SessionPool::Acquire(const std::string& owner, std::span<const Token> prompt, Time deadline,
                                                                    const std::function<bool()>& cancelled) {
-  if (std::optional<TurnRefusal> refusal = impl_->WaitTurn(Impl::Place::kLast, deadline, cancelled)) return *refusal;
+  if (std::optional<TurnRefusal> refusal = impl_->WaitTurn(Impl::Entry::kLast, deadline, cancelled)) return *refusal;
+  return TakeLease(owner, prompt);
+}
+
+std::variant<SessionPool::Lease, TurnRefusal> SessionPool::AcquireAt(Place place, const std::string& owner, std::span<const Token> prompt,
+                                                                     Time deadline, const std::function<bool()>& cancelled) {
+  MESHNET_CHECK(place.pool_ == impl_.get());
+  place.pool_ = nullptr;
+  if (std::optional<TurnRefusal> refusal = impl_->WaitTurn(Impl::Entry::kReserved, deadline, cancelled)) return *refusal;
   return TakeLease(owner, prompt);
 }
 
 std::variant<SessionPool::Lease, TurnRefusal> SessionPool::AcquireFirst(const std::string& owner, std::span<const Token> prompt, Time deadline,
                                                                         const std::function<bool()>& cancelled) {
-  if (std::optional<TurnRefusal> refusal = impl_->WaitTurn(Impl::Place::kFirst, deadline, cancelled)) return *refusal;
+  if (std::optional<TurnRefusal> refusal = impl_->WaitTurn(Impl::Entry::kFirst, deadline, cancelled)) return *refusal;
   return TakeLease(owner, prompt);
 }
 
@@ -207,9 +231,39 @@ SessionPool::Lease SessionPool::TakeLease(const std::string& owner, std::span<co
 
 SessionPool::Counts SessionPool::counts() const {
   std::lock_guard lock(impl_->mutex);
-  impl_->LookAtRoute();
-  const auto idle = std::count_if(impl_->sessions.begin(), impl_->sessions.end(), [](const auto& entry) { return !entry.second.answering; });
-  return {impl_->answering, impl_->line.waiting(), static_cast<uint32_t>(idle), impl_->answers_max()};
+  return impl_->CountsNow();
+}
+
+std::variant<std::vector<SessionPool::Place>, SessionPool::Counts> SessionPool::Reserve(size_t count) {
+  std::vector<Place> places;
+  places.reserve(count);
+  std::lock_guard lock(impl_->mutex);
+  const Counts counts = impl_->CountsNow();
+  if (count > counts.room()) return counts;
+  impl_->reserved += static_cast<uint32_t>(count);
+  for (size_t i = 0; i < count; ++i) places.push_back(Place(*impl_));
+  return places;
+}
+
+uint64_t SessionPool::Counts::room() const {
+  const uint64_t taken = uint64_t{answering} + waiting;
+  return places_max() > taken ? places_max() - taken : 0;
+}
+
+SessionPool::Place::Place(Place&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)) {}
+SessionPool::Place& SessionPool::Place::operator=(Place&& other) noexcept {
+  if (this == &other) return *this;
+  GiveBack();
+  pool_ = std::exchange(other.pool_, nullptr);
+  return *this;
+}
+SessionPool::Place::~Place() { GiveBack(); }
+
+void SessionPool::Place::GiveBack() {
+  Impl* const pool = std::exchange(pool_, nullptr);
+  if (pool == nullptr) return;
+  std::lock_guard lock(pool->mutex);
+  --pool->reserved;
 }
 
 std::vector<SessionPool::SessionInfo> SessionPool::Sessions() const {

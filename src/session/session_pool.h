@@ -35,6 +35,8 @@ const char* Name(TurnRefusal refusal);
 // Thread-safe. At most `answers_max` leases are out at once; callers wait in line, first come first served. A session serves one owner for its
 // whole life: another owner's prompt never finds it, and its digests are salted with the owner's name.
 class SessionPool {
+  struct Impl;
+
  public:
   // The right to answer once, with the session to do it on. Give it back by destroying it: the session then stays idle for the owner's next
   // prompt, unless Discard was called or the session has ended. Not thread-safe; must not outlive the pool. Never wait for a second lease
@@ -56,6 +58,20 @@ class SessionPool {
     std::unique_ptr<Held> held_;
   };
 
+  // The right to wait in line for one turn. It gives itself back when it is not used. Not thread-safe; must not outlive the pool.
+  class Place {
+   public:
+    Place(Place&& other) noexcept;
+    Place& operator=(Place&& other) noexcept;
+    ~Place();
+
+   private:
+    friend class SessionPool;
+    explicit Place(Impl& pool) : pool_(&pool) {}
+    void GiveBack();
+    Impl* pool_;
+  };
+
   // `route`, `clock` outlive the pool.
   SessionPool(Route& route, const Clock& clock, SessionPoolOptions options, HopObserver observer = {});
   // Stops; all leases must be back.
@@ -66,17 +82,28 @@ class SessionPool {
   std::variant<Lease, TurnRefusal> Acquire(const std::string& owner, std::span<const Token> prompt, Time deadline,
                                            const std::function<bool()>& cancelled);
 
+  // The same for one who has a place already: never kLineFull.
+  std::variant<Lease, TurnRefusal> AcquireAt(Place place, const std::string& owner, std::span<const Token> prompt, Time deadline,
+                                             const std::function<bool()>& cancelled);
+
   // The same before everybody who waits, however many: for the one who finds out whether the route answers at all.
   std::variant<Lease, TurnRefusal> AcquireFirst(const std::string& owner, std::span<const Token> prompt, Time deadline,
                                                 const std::function<bool()>& cancelled);
 
   struct Counts {
     uint32_t answering = 0;
-    uint32_t waiting = 0;
+    uint32_t waiting = 0;      // places that are taken and not used yet included
     uint32_t idle = 0;
     uint32_t answers_max = 0;  // as of the route now
+    uint32_t waiting_max = 0;
+    // Callers that are let in now, and that ever could be: those who answer and those who wait.
+    uint64_t room() const;
+    uint64_t places_max() const { return uint64_t{answers_max} + waiting_max; }
   };
   Counts counts() const;
+
+  // All places that one request needs, or none of them: half a request in line would only be in others' way. Without room for all, what there is.
+  std::variant<std::vector<Place>, Counts> Reserve(size_t count);
 
   struct SessionInfo {
     std::string id_prefix;   // safe to show
@@ -93,7 +120,6 @@ class SessionPool {
   void Stop(Duration timeout);
 
  private:
-  struct Impl;
   Lease TakeLease(const std::string& owner, std::span<const Token> prompt);
 
   std::unique_ptr<Impl> impl_;

@@ -127,6 +127,39 @@ TEST_F(SessionPoolTest, RefusesAtTheBoundTheDeadlineAndOnCancel) {
   EXPECT_EQ(pool.counts().waiting, 0u);
 }
 
+TEST_F(SessionPoolTest, ManyPlacesAreTakenTogetherOrNotAtAll) {
+  SessionPoolOptions options;
+  options.waiting_max = 3;
+  SessionPool pool(route_, clock_, options);
+  using Places = std::vector<SessionPool::Place>;
+  EXPECT_EQ(pool.counts().places_max(), 5u);
+  EXPECT_EQ(std::get<SessionPool::Counts>(pool.Reserve(6)).room(), 5u);
+  EXPECT_EQ(pool.counts().waiting, 0u) << "what was refused takes no place";
+  const std::vector<Token> prompt = {1};
+  {
+    Places four = std::get<Places>(pool.Reserve(4));
+    EXPECT_EQ(pool.counts().waiting, 4u);
+    EXPECT_EQ(std::get<SessionPool::Counts>(pool.Reserve(2)).room(), 1u);
+    {
+      // A place is a right to wait, not a turn: others go before it while nobody waits with it.
+      SessionPool::Lease other = Take(pool, "a", prompt);
+      EXPECT_EQ(std::get<TurnRefusal>(pool.Acquire("a", prompt, Soon(), nullptr)), TurnRefusal::kLineFull);
+      auto mine = pool.AcquireAt(std::move(four[0]), "b", prompt, Soon(), nullptr);
+      ASSERT_TRUE(std::holds_alternative<SessionPool::Lease>(mine));
+      EXPECT_EQ(pool.counts().answering, 2u);
+      EXPECT_EQ(pool.counts().waiting, 3u);
+      EXPECT_EQ(std::get<TurnRefusal>(pool.AcquireAt(std::move(four[1]), "b", prompt, clock_.Now(), nullptr)), TurnRefusal::kDeadline);
+      EXPECT_EQ(pool.counts().waiting, 2u);
+    }
+    EXPECT_EQ(pool.counts().room(), 3u);
+  }
+  EXPECT_EQ(pool.counts().room(), 5u) << "unused places come back";
+  Places one = std::get<Places>(pool.Reserve(1));
+  pool.Stop(seconds(5));
+  EXPECT_EQ(std::get<TurnRefusal>(pool.AcquireAt(std::move(one[0]), "b", prompt, Soon(), nullptr)), TurnRefusal::kStopped);
+  EXPECT_EQ(pool.counts().waiting, 0u);
+}
+
 TEST_F(SessionPoolTest, OneMayGoBeforeTheLine) {
   SessionPoolOptions options;
   options.answers_max = 1;

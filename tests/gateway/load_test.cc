@@ -60,6 +60,47 @@ TEST(LoadTest, TheExcessIsRefusedAtOnceAndTheRestFinishes) {
   EXPECT_EQ(bed.Metric("meshnet_refusals_total{reason=\"queue-full\"}"), 48);
 }
 
+TEST(LoadTest, ARequestOfManyChoicesGetsAllItsPlacesOrNone) {
+  BedOptions options;
+  options.sessions_max = 2;
+  options.gateway.queue_max = 10;
+  GatewayBed bed(options);
+  auto many = [](int prompts, int n) {
+    json request = {{"prompt", json::array()}, {"max_tokens", 2}, {"temperature", 0}, {"n", n}};
+    for (int i = 0; i < prompts; ++i) request["prompt"].push_back("prompt " + std::to_string(i));
+    return request;
+  };
+  // More than ever fit: coming back later would be no use.
+  const std::string never = bed.Post("/v1/completions", many(13, 1));
+  EXPECT_EQ(StatusOf(never), 400) << never;
+  EXPECT_EQ(never.find("Retry-After"), std::string::npos);
+  EXPECT_EQ(JsonOf(never)["error"]["param"], "prompt");
+  for (const char* part : {"13 answers", "at most 12", "fewer prompts or a smaller n"}) EXPECT_NE(never.find(part), std::string::npos) << never;
+  // As many as fit are all answered.
+  WaitUntil([&] { return StatusOf(bed.Post("/v1/completions", many(6, 2))) == 200; });  // but while a canary has a turn
+
+  bed.shard(0).Block();
+  RawHttpClient slow(bed.address());
+  slow.Send(GatewayBed::PostBytes("/v1/completions", many(8, 1)));
+  WaitUntil([&] { return bed.Metric("meshnet_requests_running") == 2 && bed.Metric("meshnet_requests_waiting") == 6; });
+  const std::string later = bed.Post("/v1/completions", many(5, 1));
+  EXPECT_EQ(StatusOf(later), 429) << later;
+  EXPECT_NE(later.find("Retry-After: "), std::string::npos);
+  for (const char* part : {"2 of 2 sessions are taken and 6 answers wait", "room for 4 more", "needs 5 at once"}) {
+    EXPECT_NE(later.find(part), std::string::npos) << later;
+  }
+  // It was in nobody's way, for no moment: what fits is let in right after it.
+  RawHttpClient fitting(bed.address());
+  fitting.Send(GatewayBed::PostBytes("/v1/completions", many(4, 1)));
+  WaitUntil([&] { return bed.Metric("meshnet_requests_waiting") == 10; });
+  const std::string full = bed.Post("/v1/completions", many(1, 1));
+  EXPECT_EQ(StatusOf(full), 429);
+  EXPECT_NE(full.find("the queue is full"), std::string::npos) << full;
+  bed.shard(0).Unblock();
+  EXPECT_EQ(StatusOf(slow.ReadReply()), 200);
+  EXPECT_EQ(StatusOf(fitting.ReadReply()), 200);
+}
+
 TEST(LoadTest, ProbesAnswerWhileManyStreamsHang) {
   BedOptions options;
   options.sessions_max = 32;
