@@ -76,7 +76,7 @@ AnswerError FromFailure(const AnswerFailure& failure) {
     case AnswerFailure::Kind::kContextExceeded:
       return {MakeError(400, failure.message, "context_length_exceeded"), std::nullopt, "context-exceeded"};
     case AnswerFailure::Kind::kCapacity:
-      return {MakeError(429, "All sessions are taken: " + failure.message, "rate_limit_exceeded"),
+      return {MakeError(429, "The workers had no room for this answer's session: " + failure.message, "rate_limit_exceeded"),
               failure.retry_after.value_or(std::chrono::seconds(1)), "no-capacity"};
     case AnswerFailure::Kind::kBadRequest: return {MakeError(400, failure.message), std::nullopt, "invalid-request"};
     case AnswerFailure::Kind::kRouteDown: return RouteDown(failure.message);
