@@ -23,9 +23,7 @@ bool WorthReusing(const IdleSession& session, uint32_t usable, const SessionWish
 
 }  // namespace
 
-std::optional<TurnLine::Ticket> TurnLine::Join(uint32_t waiting_max, uint32_t turns_free) {
-  const bool at_once = line_.empty() && turns_free > 0;
-  if (!at_once && line_.size() >= waiting_max) return std::nullopt;
+TurnLine::Ticket TurnLine::Join() {
   line_.push_back(next_);
   return next_++;
 }

@@ -20,8 +20,8 @@ class TurnLine {
  public:
   using Ticket = uint64_t;
 
-  // Nothing when `waiting_max` wait already, unless the turn would come at once.
-  std::optional<Ticket> Join(uint32_t waiting_max, uint32_t turns_free);
+  // Behind everybody.
+  Ticket Join();
   // Before everybody, whoever waits.
   Ticket JoinFirst();
   // The first in line goes as soon as a turn is free.

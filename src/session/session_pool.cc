@@ -102,7 +102,7 @@ SessionPool::Counts SessionPool::Impl::CountsNow() {
 std::optional<TurnLine::Ticket> SessionPool::Impl::JoinLine(Entry entry) {
   if (entry == Entry::kFirst) return line.JoinFirst();
   if (entry == Entry::kLast && CountsNow().room() == 0) return std::nullopt;
-  return line.Join(UINT32_MAX, turns_free());
+  return line.Join();
 }
 
 // On success the caller has a turn: `answering` counts it.
