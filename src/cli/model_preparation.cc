@@ -9,7 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "cli/cache_folder.h"
+#include "base/cache_folder.h"
 #include "cli/report.h"
 #include "cli/split_choice.h"
 #include "cli/system_memory.h"

@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/cache_folder.h"
 #include "base/sha256.h"
 #include "cli/build_description.h"
-#include "cli/cache_folder.h"
 #include "cli/child_process.h"
 #include "cli/report.h"
 #include "engine/llama/llama_shard_engine.h"

@@ -2,9 +2,7 @@
 
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,35 +10,18 @@
 #include <mutex>
 #include <sstream>
 
+#include "base/cache_folder.h"
 #include "base/sha256.h"
 #include "gguf/output_file.h"
 
 namespace meshnet::gguf {
 namespace {
 
+constexpr char kFolder[] = "digests";
 constexpr char kTitle[] = "meshnet digests 1";
 constexpr int64_t kNanoseconds = 1000000000;
 constexpr int64_t kFineTick = 20 * 1000 * 1000;   // twice the coarsest kernel tick
 constexpr int64_t kCoarseTick = 2 * kNanoseconds;  // file systems that keep whole seconds
-
-// Empty when the user has no cache folder.
-std::string CacheFolder() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && cache[0] == '/') return std::string(cache) + "/meshnet/digests";
-  const char* home = std::getenv("HOME");
-  if (home != nullptr && home[0] == '/') return std::string(home) + "/.cache/meshnet/digests";
-  return "";
-}
-
-// Entries name the user's files, so nobody else may look: like mkdir -p with 0700 for what is made, and an open folder of ours is closed.
-int MakeFolder(const std::string& path) {
-  for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
-    if (mkdir(path.substr(0, slash).c_str(), 0700) != 0 && errno != EEXIST) return errno;
-    if (slash == std::string::npos) break;
-  }
-  (void)!chmod(path.c_str(), 0700);  // somebody else's folder is as its owner wants it
-  return 0;
-}
 
 std::string EntryPath(const std::string& folder, const FileStamp& stamp) {
   return folder + "/" + Sha256().Update(stamp.real_path).Digest().Hex().substr(0, 32);
@@ -53,10 +34,10 @@ std::string StampLine(const FileStamp& stamp) {
   return line.str();
 }
 
-void NoteOnce(const std::string& folder, const std::string& why) {
+void NoteOnce(const std::string& why) {
   static std::once_flag once;
   std::call_once(once, [&] {
-    std::fprintf(stderr, "note: digests are not remembered (%s: %s), so models are hashed again at each start\n", folder.c_str(), why.c_str());
+    std::fprintf(stderr, "note: digests are not remembered (%s), so models are hashed again at each start\n", why.c_str());
   });
 }
 
@@ -88,7 +69,7 @@ bool IsTooYoung(const FileStamp& stamp) {
 
 RegionDigests LoadDigests(const FileStamp& stamp) {
   RegionDigests digests;
-  const std::string folder = CacheFolder();
+  const std::string folder = CachePath(kFolder);
   if (folder.empty()) return digests;
   std::ifstream in(EntryPath(folder, stamp), std::ios::binary);
   std::stringstream content;
@@ -111,9 +92,11 @@ RegionDigests LoadDigests(const FileStamp& stamp) {
 }
 
 void StoreDigests(const FileStamp& stamp, const RegionDigests& digests) {
-  const std::string folder = CacheFolder();
-  if (folder.empty()) return;
-  if (const int error = MakeFolder(folder); error != 0) return NoteOnce(folder, std::strerror(error));
+  if (CachePath(kFolder).empty()) return;
+  const Result<std::string> made = CacheFolder(kFolder);
+  if (!made.ok()) return NoteOnce(made.status().message());
+  const std::string& folder = *made;
+  (void)!chmod(folder.c_str(), 0700);  // entries name the user's files; an open folder of ours is closed, somebody else's is as its owner wants it
   std::ostringstream out;
   out << kTitle << '\n' << StampLine(stamp);
   for (const auto& [region, digest] : digests) out << region.first << ' ' << region.second << ' ' << digest.Hex() << '\n';
@@ -122,7 +105,7 @@ void StoreDigests(const FileStamp& stamp, const RegionDigests& digests) {
   Result<OutputFile> file = OutputFile::Create(EntryPath(folder, stamp), text.size(), text.size(), Readers::kOwner);
   Status status = file.ok() ? file->Write(0, text.data(), text.size()) : file.status();
   if (status.ok()) status = file->Publish(OutputFile::Existing::kReplace);
-  if (!status.ok()) NoteOnce(folder, status.message());
+  if (!status.ok()) NoteOnce(status.message());
 }
 
 }  // namespace meshnet::gguf

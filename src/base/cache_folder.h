@@ -5,9 +5,12 @@
 
 #include "base/status.h"
 
-namespace meshnet::cli {
+namespace meshnet {
+
+// Where the folder `name` inside the cache is; "" when there is no cache. Touches nothing.
+std::string CachePath(const std::string& name);
 
 // The folder `name` inside the cache, made if need be, not readable by others. kFailure says which variable to set.
 Result<std::string> CacheFolder(const std::string& name);
 
-}  // namespace meshnet::cli
+}  // namespace meshnet
