@@ -1,9 +1,11 @@
 #include "engine/llama/llama_sampler.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <exception>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -98,6 +100,21 @@ bool AnyEndsGeneration(const SamplerModel& model, std::span<const Token> tokens)
   return std::any_of(tokens.begin(), tokens.end(), [&](Token token) { return llama_vocab_is_eog(VocabOf(model), token); });
 }
 
+// Whether the grammar takes what the template has written of the answer already, as common_sampler_init feeds it. Asked before that is called,
+// because it loses its memory when the answer is no. Throws what llama.cpp throws.
+bool TakesPrompt(const llama_vocab* vocab, const common_grammar& grammar, const std::string& prompt) {
+  const llama_sampler_ptr sampler(llama_sampler_init_grammar(vocab, common_grammar_value(grammar).c_str(), "root"));
+  if (!sampler) return false;
+  const std::vector<llama_token> tokens = common_tokenize(vocab, prompt, false, true);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const std::string piece = common_token_to_piece(vocab, tokens[i], true);
+    const auto is_space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
+    if (i == 0 && is_space(piece[0]) && !is_space(prompt[0])) continue;  // some tokenizers put one in front
+    llama_sampler_accept(sampler.get(), tokens[i]);
+  }
+  return true;
+}
+
 Status CheckWithModel(const SamplerModel& model, const SamplingParams& params) {
   const llama_vocab* vocab = VocabOf(model);
   if (llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_NONE) {
@@ -165,6 +182,10 @@ Status TailSampler::State::SetUp() {
 void TailSampler::State::MakeSamplers() {
   draw.seed = params.seed;
   const common_params_sampling whole = LlamaParams(model, params);
+  if (!params.grammar.empty() && !params.grammar_lazy && !params.generation_prompt.empty() && common_grammar_needs_prefill(whole.grammar) &&
+      !TakesPrompt(VocabOf(model), whole.grammar, params.generation_prompt)) {
+    throw std::invalid_argument("the grammar cannot be parsed");
+  }
   if (params.grammar.empty() || !params.grammar_lazy) {
     sampler = MakeSampler(whole);
     return;
