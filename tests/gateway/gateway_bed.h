@@ -83,7 +83,7 @@ class GatewayBed {
   std::string ExpectedCompletion(const std::string& prompt, uint32_t tokens_max) const;
   // Until /readyz answers 200 (true) or another status (false).
   void WaitReady(bool ready);
-  // Until no worker has a running or queued step, and the gateway makes no answer.
+  // Until no worker has a running or queued step.
   void WaitIdle();
   // The value of an unlabelled or fully labelled series, such as `meshnet_requests_running`; -1 when it is missing.
   double Metric(const std::string& series);
