@@ -1,6 +1,7 @@
 #include "engine/llama/llama_sequence_cells.h"
 
 #include <algorithm>
+#include <new>
 
 #include "base/check.h"
 
@@ -72,19 +73,23 @@ std::vector<SequenceId> LlamaSequenceCells::BringTogether(std::span<const Sequen
 bool LlamaSequenceCells::Exchange(SequenceId a, PastLen past_a, SequenceId b, PastLen past_b) {
   const auto take = [&](SequenceId sequence, PastLen past, std::vector<uint8_t>* state) {
     if (past.value == 0) return true;
-    state->resize(llama_state_seq_get_size(context_, lane(sequence)));
+    try {
+      state->resize(llama_state_seq_get_size(context_, lane(sequence)));
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
     return llama_state_seq_get_data(context_, state->data(), state->size(), lane(sequence)) == state->size();
   };
   const auto put = [&](SequenceId sequence, PastLen past, const std::vector<uint8_t>& state) {
     return past.value == 0 || (llama_state_seq_set_data(context_, state.data(), state.size(), lane(sequence)) == state.size() && Holds(sequence, past));
   };
   std::vector<uint8_t> state_a, state_b;
-  const bool taken = take(a, past_a, &state_a) && take(b, past_b, &state_b);
+  if (!take(a, past_a, &state_a) || !take(b, past_b, &state_b)) return true;  // for want of memory: both stay where they are
   Clear(a);
   Clear(b);
   lanes_.Exchanged(a, b);
   ++exchanges_;
-  if (taken && put(a, past_a, state_a) && put(b, past_b, state_b)) return true;
+  if (put(a, past_a, state_a) && put(b, past_b, state_b)) return true;
   Clear(a);
   Clear(b);
   return false;
