@@ -14,7 +14,6 @@ namespace {
 
 constexpr Duration kPace = std::chrono::milliseconds(200);
 constexpr Duration kStartPace = std::chrono::milliseconds(20);
-constexpr std::chrono::seconds kStopLimit{60};  // for what follows the drain: ending workers takes ten at most
 constexpr Duration kReadyAnswerLimit = std::chrono::seconds(2);
 
 // Where a client on this machine finds a gateway that listens everywhere.

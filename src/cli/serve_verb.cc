@@ -12,8 +12,6 @@
 namespace meshnet::cli {
 namespace {
 
-constexpr std::chrono::seconds kStopLimit{60};  // six times what workers may take
-
 struct ServeWish {
   std::string model_path, host = "127.0.0.1";
   uint32_t port = kGatewayPort;

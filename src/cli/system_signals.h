@@ -24,6 +24,9 @@ class Signals {
   int fd_ = -1;
 };
 
+// For what is left to do once no answer runs any more: ending workers takes ten seconds at most.
+inline constexpr std::chrono::seconds kStopLimit{60};
+
 // From now on the process ends itself with exit code 1 after `limit`, and two seconds after a signal that nobody takes from Signals: a library
 // that waits for ever must not keep a process that was told to end. The workers it started go with it. Call from any thread, also again.
 void EndAtTheLatest(std::chrono::seconds limit);

@@ -57,9 +57,9 @@ TEST(ShardHostTest, ReplaysWithoutRunningAgain) {
   TestSession session(shard.link(), shard.description(), 1);
   ASSERT_TRUE(session.Open());
   Step step = session.PrefillStep({1, 2, 3}, RowsWanted::kLast, Greedy());
-  StepResult first = std::get<StepResult>(session.Send(step.Copy()).get());
+  StepResult first = std::get<StepResult>(session.Send(step).get());
   const uint64_t runs = shard.engine().counts().runs;
-  StepResult again = std::get<StepResult>(session.Send(step.Copy()).get());
+  StepResult again = std::get<StepResult>(session.Send(step).get());
   EXPECT_TRUE(again.replayed);
   EXPECT_EQ(again.sampled, first.sampled);
   EXPECT_EQ(again.digest, first.digest);
@@ -79,7 +79,7 @@ TEST(ShardHostTest, TheSameStepTwiceInTheQueueIsOneStep) {
   std::future<Reply<StepResult>> busy = other.Prefill({1}, RowsWanted::kNone);
   shard.engine_gate().WaitForCall();
   std::vector<std::future<Reply<StepResult>>> copies;
-  for (int i = 0; i < 10; ++i) copies.push_back(session.Send(step.Copy()));
+  for (int i = 0; i < 10; ++i) copies.push_back(session.Send(step));
   shard.engine_gate().Open();
   int results = 0, refused = 0;
   for (auto& copy : copies) {
@@ -123,8 +123,8 @@ TEST(ShardHostTest, AStreamThatEndsCancelsOnlyWhatNobodyElseWaitsFor) {
   shard.engine_gate().WaitForCall();
   // Sent over the link that dies; the first is sent again over another one, as after a reconnect.
   Step step = session.PrefillStep({1, 2}, RowsWanted::kNone);
-  std::future<Reply<StepResult>> lost = SendOver(*dying, step.Copy());
-  std::future<Reply<StepResult>> again = session.Send(step.Copy());
+  std::future<Reply<StepResult>> lost = SendOver(*dying, step);
+  std::future<Reply<StepResult>> again = session.Send(step);
   TestSession orphan(*dying, shard.description(), 3);
   shard.engine_gate().Open();
   ASSERT_TRUE(orphan.Open());
@@ -153,7 +153,7 @@ TEST(ShardHostTest, AFailedStepIsRolledBackAndCanBeSentAgain) {
   session.MustPrefill({1, 2}, RowsWanted::kNone);
   shard.engine().Inject({.kind = FakeFault::Kind::kRolledBack});
   Step step = session.PrefillStep({3}, RowsWanted::kLast, Greedy());
-  Refusal refusal = std::get<Refusal>(session.Send(step.Copy()).get());
+  Refusal refusal = std::get<Refusal>(session.Send(step).get());
   EXPECT_EQ(refusal.reason, Reason::kExecFailed);
   ASSERT_TRUE(refusal.session.has_value());
   EXPECT_EQ(refusal.session->past_len, PastLen(2));
@@ -228,7 +228,7 @@ TEST(ShardHostTest, AResendIsNotCheckedAgain) {
   TestSession session(shard.link(), shard.description(), 1);
   ASSERT_TRUE(session.Open());
   const Step step = session.PrefillStep({1, 2}, RowsWanted::kLast, Greedy());
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(std::holds_alternative<StepResult>(session.Send(step.Copy()).get()));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(std::holds_alternative<StepResult>(session.Send(step).get()));
   EXPECT_EQ(shard.engine_gate().sampling_checks, 1);
 }
 

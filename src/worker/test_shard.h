@@ -221,7 +221,7 @@ class TestSession {
     }
     return step;
   }
-  std::future<Reply<StepResult>> Send(Step step) { return SendOver(link_, std::move(step)); }
+  std::future<Reply<StepResult>> Send(const Step& step) { return SendOver(link_, step); }
 
   // Sent as if it will succeed: the next step goes behind it.
   std::future<Reply<StepResult>> Prefill(std::vector<Token> tokens, RowsWanted rows, std::optional<SamplingParams> sampling = std::nullopt) {
@@ -241,7 +241,7 @@ class TestSession {
   std::future<Reply<StepResult>> Advance(Step step) {
     log_.insert(log_.end(), step.tokens.begin(), step.tokens.end());
     next_ = next_.Next();
-    return Send(std::move(step));
+    return Send(step);
   }
   StepResult Must(Reply<StepResult> reply) {
     if (Refusal* refusal = std::get_if<Refusal>(&reply)) Complain(refusal->message);

@@ -143,11 +143,11 @@ TEST(WorkerProcessTest, AStoppedWorkerIsAPassedDeadlineAndGoesOnWithoutDoublingA
   worker.process().Signal(SIGSTOP);
   ASSERT_TRUE(Eventually([&] { return StateOf(worker.process().pid()) == 'T'; }));
   Step step = session.PrefillStep({3}, RowsWanted::kLast, Greedy());
-  Reply<StepResult> late = SendOver(*link, step.Copy(), std::chrono::steady_clock::now() + milliseconds(100)).get();
+  Reply<StepResult> late = SendOver(*link, step, std::chrono::steady_clock::now() + milliseconds(100)).get();
   EXPECT_TRUE(std::holds_alternative<TransportFault>(late));
   worker.process().Signal(SIGCONT);
   // The outcome was unknown: the same step again is the same step.
-  StepResult result = std::get<StepResult>(SendOver(*link, step.Copy()).get());
+  StepResult result = std::get<StepResult>(SendOver(*link, step).get());
   EXPECT_EQ(result.past_len, PastLen(3));
   EXPECT_EQ(result.sampled.at(0).token, FakeAnswer(FakeModel(), std::vector<Token>{1, 2, 3}, 1, Greedy()).at(0));
   EXPECT_EQ(std::get<ShardStats>(Stats(*link)).tokens_committed, 3u);
