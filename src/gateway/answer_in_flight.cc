@@ -137,7 +137,7 @@ void AnswerInFlight::Fail(AnswerError error) {
     if (!failure_) failure_ = std::move(error);
     abandoned_ = true;  // the other choices have nobody to answer to
   }
-  room_.notify_all();
+  WakeChoices();
   Ring();
 }
 
@@ -176,6 +176,7 @@ bool AnswerInFlight::Push(size_t choice, std::vector<nlohmann::ordered_json> eve
     if (!room) abandoned_ = true;  // a client that takes nothing must not keep a session
     if (abandoned()) {
       lock.unlock();
+      WakeChoices();
       Ring();
       return false;
     }
@@ -222,7 +223,12 @@ void AnswerInFlight::Abandon() {
     std::lock_guard lock(mutex_);  // a choice that is about to wait for room sees it
     abandoned_ = true;
   }
+  WakeChoices();
+}
+
+void AnswerInFlight::WakeChoices() {
   room_.notify_all();
+  environment_.pool->Wake();
 }
 
 Usage AnswerInFlight::TotalUsage() const {

@@ -92,6 +92,8 @@ class AnswerInFlight {
   void CountToken(size_t choice);
   // False: nobody takes it any more.
   bool Push(size_t choice, std::vector<nlohmann::ordered_json> events);
+  // After `abandoned_` was set: the choices see it in whatever they wait for.
+  void WakeChoices();
   void Ring();
   Usage TotalUsage() const;
 

@@ -10,7 +10,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr Duration kPollInterval = milliseconds(50);
 constexpr Duration kReleaseTimeout = seconds(5);
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr Duration kPollInterval = milliseconds(50);   // of the sink's Cancelled
+constexpr Duration kPauseSlice = milliseconds(50);     // of Cancelled: nothing wakes a pause
 constexpr Duration kDrainLimit = seconds(30);          // for what still runs when a pass is given up; then only a new epoch helps
 constexpr uint32_t kLateDoublings = 5;                 // an hour, with the default time for a step
 constexpr Duration kRetryAfter = seconds(1);           // told to a caller that found no room, when the stage named no time
@@ -44,15 +44,13 @@ void DrivenSession::Impl::Progress(Run& run, PastLen& seen, PastLen reached) {
 }
 
 bool DrivenSession::Impl::Cancelled(Run& run) {
-  if (run.cancelled || run.sink == nullptr) return run.cancelled;
-  run.polled = clock.Now();
-  run.cancelled = run.sink->Cancelled();
+  if (!run.cancelled && run.sink != nullptr) run.cancelled = run.sink->Cancelled();
   return run.cancelled;
 }
 
 bool DrivenSession::Impl::Pause(Run& run, Duration delay) {
   while (delay > Duration::zero()) {
-    const Duration slice = std::min<Duration>(delay, kPollInterval);
+    const Duration slice = std::min<Duration>(delay, kPauseSlice);
     clock.waiting().Sleep(slice);
     delay -= slice;
     if (Cancelled(run)) return false;
@@ -108,7 +106,7 @@ Outcome DrivenSession::Impl::RunPass(Run& run, Pass& pass) {
       EndPass(pass, action.move != Move::kNewEpoch && action.move != Move::kRepairRoute && action.move != Move::kStop);
       return Act(run, action, stuck->stage, stuck->trouble);
     }
-    if (now - run.polled >= kPollInterval && Cancelled(run)) {
+    if (Cancelled(run)) {
       EndPass(pass, true);
       return Outcome::kCancelled;
     }

@@ -27,10 +27,22 @@ class Inbox {
     waiting_.Notify(arrived_);
   }
 
-  // The oldest item; nothing when none came within `patience`.
+  // The reader looks up from a wait that brought nothing: it has something else to see. Any thread.
+  void Wake() {
+    {
+      std::lock_guard lock(mutex_);
+      woken_ = true;
+    }
+    waiting_.Notify(arrived_);
+  }
+
+  // The oldest item; nothing when none came within `patience` or before a Wake.
   std::optional<T> Pop(Duration patience) {
     std::unique_lock lock(mutex_);
-    if (items_.empty() && patience > Duration::zero()) waiting_.WaitFor(arrived_, lock, patience, [this] { return !items_.empty(); });
+    if (items_.empty() && patience > Duration::zero()) {
+      waiting_.WaitFor(arrived_, lock, patience, [this] { return !items_.empty() || woken_; });
+      woken_ = false;
+    }
     if (items_.empty()) return std::nullopt;
     std::optional<T> item(std::move(items_.front()));
     items_.pop_front();
@@ -41,7 +53,8 @@ class Inbox {
   Waiting& waiting_;
   std::mutex mutex_;
   std::condition_variable arrived_;
-  std::deque<T> items_;  // guarded by mutex_
+  std::deque<T> items_;  // guarded by mutex_, like the next one
+  bool woken_ = false;
 };
 
 }  // namespace meshnet

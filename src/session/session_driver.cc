@@ -209,12 +209,16 @@ void DrivenSession::Release(Duration timeout) {
   s.open = false;
   s.UpdatePast();
   while (missing > 0 && !s.WaitOver(deadline)) {
-    std::optional<LinkAnswer> answer = s.inbox->Pop(std::min<Duration>(deadline - s.clock.Now(), std::chrono::milliseconds(50)));
+    std::optional<LinkAnswer> answer = s.inbox->Pop(std::min<Duration>(deadline - s.clock.Now(), kPollInterval));
     if (answer && answer->serial == serial) --missing;
   }
 }
 
-void DrivenSession::HurryBy(Time limit) { impl_->hurry_limit.store(limit, std::memory_order_relaxed); }
+void DrivenSession::Wake() { impl_->inbox->Wake(); }
+void DrivenSession::HurryBy(Time limit) {
+  impl_->hurry_limit.store(limit, std::memory_order_relaxed);
+  Wake();
+}
 
 const SessionId& DrivenSession::id() const { return impl_->id; }
 Epoch DrivenSession::epoch() const { return Epoch(impl_->epoch.load(std::memory_order_relaxed)); }

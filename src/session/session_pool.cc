@@ -14,7 +14,7 @@
 namespace meshnet {
 namespace {
 
-constexpr Duration kPollInterval = std::chrono::milliseconds(50);
+constexpr Duration kPollInterval = std::chrono::milliseconds(250);
 
 struct PooledSession {
   std::unique_ptr<DrivenSession> session;
@@ -77,6 +77,7 @@ struct SessionPool::Impl {
   uint64_t next_handle = 1;
   uint32_t answering = 0;                      // turns taken
   uint32_t reserved = 0;                       // places of callers who will join the line
+  uint64_t wakes = 0;
   bool stopped = false;
   Time stop_limit{};                           // once stopped: for sessions to let go of their stages
   uint32_t sessions_max = 1;
@@ -108,6 +109,7 @@ std::optional<TurnLine::Ticket> SessionPool::Impl::JoinLine(Entry entry) {
 // On success the caller has a turn: `answering` counts it.
 std::optional<TurnRefusal> SessionPool::Impl::WaitTurn(Entry entry, Time deadline, const std::function<bool()>& cancelled) {
   std::optional<TurnLine::Ticket> ticket;
+  uint64_t wakes_seen = 0;  // before `cancelled` was asked last
   for (;;) {
     {
       std::unique_lock lock(mutex);
@@ -118,8 +120,10 @@ std::optional<TurnRefusal> SessionPool::Impl::WaitTurn(Entry entry, Time deadlin
         if (!stopped && !(ticket = JoinLine(entry))) return TurnRefusal::kLineFull;
       }
       auto ready = [&] { return stopped || line.MayGo(*ticket, turns_free()); };
+      auto looks_up = [&] { return ready() || wakes != wakes_seen; };
       const Duration patience = std::clamp<Duration>(deadline - clock.Now(), Duration(0), kPollInterval);
-      if (!stopped) clock.waiting().WaitFor(changed, lock, patience, ready);
+      if (!stopped) clock.waiting().WaitFor(changed, lock, patience, looks_up);
+      wakes_seen = wakes;
       if (stopped) refusal = TurnRefusal::kStopped;
       else if (!ready() && clock.Now() >= deadline) refusal = TurnRefusal::kDeadline;
       if (refusal || ready()) {
@@ -227,6 +231,17 @@ SessionPool::Lease SessionPool::TakeLease(const std::string& owner, std::span<co
   Lease lease(impl_->TakeSession(owner, prompt, released));
   for (const std::unique_ptr<DrivenSession>& session : released) session->Release(impl_->options.release_timeout);
   return lease;
+}
+
+void SessionPool::Wake() {
+  {
+    std::lock_guard lock(impl_->mutex);
+    ++impl_->wakes;
+    for (const auto& [handle, pooled] : impl_->sessions) {
+      if (pooled.answering) pooled.session->Wake();
+    }
+  }
+  impl_->clock.waiting().Notify(impl_->changed);
 }
 
 SessionPool::Counts SessionPool::counts() const {

@@ -78,7 +78,7 @@ class SessionPool {
   ~SessionPool();
 
   // Blocks until it is this caller's turn, then hands out the owner's idle session that holds the most of `prompt`, or a new one (releasing the
-  // least recently used idle session when there is no room). `cancelled` (may be null) is asked at least every 50 ms.
+  // least recently used idle session when there is no room). `cancelled` (may be null) is asked after each Wake and at least every 250 ms.
   std::variant<Lease, TurnRefusal> Acquire(const std::string& owner, std::span<const Token> prompt, Time deadline,
                                            const std::function<bool()>& cancelled);
 
@@ -89,6 +89,9 @@ class SessionPool {
   // The same before everybody who waits, however many: for the one who finds out whether the route answers at all.
   std::variant<Lease, TurnRefusal> AcquireFirst(const std::string& owner, std::span<const Token> prompt, Time deadline,
                                                 const std::function<bool()>& cancelled);
+
+  // Every caller that waits, in line or in its session's Answer, asks at once whether it is cancelled.
+  void Wake();
 
   struct Counts {
     uint32_t answering = 0;
