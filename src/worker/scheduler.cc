@@ -46,8 +46,9 @@ size_t Scheduler::Expected() const {
 
 Duration Scheduler::GatherBound() const {
   auto part = [](Duration whole, double share) { return std::chrono::duration_cast<Duration>(whole * share); };
-  auto [shorter, longer] = std::minmax(decode_took_[0], decode_took_[1]);
-  return std::min(config_.gather_max, std::max(part(shorter, config_.gather_share_of_pass), part(longer, config_.gather_share)));
+  const Duration longer = std::max(decode_took_[0], decode_took_[1]);
+  if (longer == Duration::zero()) return Duration::zero();
+  return std::min(config_.gather_max, std::max(part(shortest_decode_, config_.gather_share_of_pass), part(longer, config_.gather_share)));
 }
 
 bool Scheduler::Gathers(size_t ready, Time now) {
@@ -64,6 +65,7 @@ bool Scheduler::Gathers(size_t ready, Time now) {
 
 void Scheduler::StartGathering(size_t ready, Time now) {
   gather_ready_ = ready;
+  gather_brought_ = false;
   gather_until_ = now + GatherBound();
   gather_end_ = now + config_.gather_max;
 }
@@ -105,11 +107,13 @@ void Scheduler::Started(const Plan& plan) {
 void Scheduler::Finished(const Plan& plan, Duration took) {
   if (plan.shape != StepShape::kDecode) return;
   const bool complete = plan.tickets.size() >= Expected();
+  bool in_vain = false;
   if (skip_batches_ > 0) {
     --skip_batches_;
   } else if (complete || gather_brought_) {
     backoff_ = 0;
   } else if (gather_until_) {
+    in_vain = true;
     backoff_ = std::clamp<uint32_t>(backoff_ * 2, 1, kBackoffMax);
     skip_batches_ = backoff_;
   }
@@ -117,9 +121,9 @@ void Scheduler::Finished(const Plan& plan, Duration took) {
   gather_brought_ = false;
   regathered_ = false;
   decode_took_[1] = std::exchange(decode_took_[0], took);
-  if (decode_took_[1] == Duration(0)) decode_took_[1] = took;
-  recent_[1] = std::move(recent_[0]);
-  recent_[0].clear();
+  if (took > Duration::zero()) shortest_decode_ = std::min(shortest_decode_, took);
+  recent_[1] = std::exchange(recent_[0], {});
+  if (in_vain) recent_[1].clear();
   for (const kv::Ticket& ticket : plan.tickets) recent_[0].push_back(ticket.key);
   std::ranges::sort(recent_[0]);
 }

@@ -24,7 +24,7 @@ struct SchedulerConfig {
   uint32_t decode_rows_max = 128;                         // steps of one micro-batch
   Duration gather_max = std::chrono::milliseconds(20);    // longest wait for stragglers
   double gather_share = 0.05;                             // … and the part of the longer of the last two decode calls that it may cost,
-  // or this part of the shorter one: two batches in place of one read all weights once more, and a short call is mostly that.
+  // or this part of the shortest there was: two batches in place of one read all weights once more, and that call was mostly that.
   double gather_share_of_pass = 0.5;
 };
 
@@ -81,10 +81,11 @@ class Scheduler {
   uint64_t next_place_ = 1;
   StepShape last_ran_ = StepShape::kChunk;
 
-  // Gathering. A wait that brought nobody is not repeated for a growing number of batches: two cohorts that take turns on different hosts
-  // overlap, and waiting for each other would only cost.
+  // Gathering. A wait that brought nobody is not repeated for a growing number of batches, and those it was for are not expected any more: two
+  // cohorts that take turns on different hosts overlap, and waiting for each other would only cost; and an answer that has ended never comes.
   std::vector<SessionKey> recent_[2];  // sessions of the last two decode batches, sorted
   Duration decode_took_[2] = {};  // the last two decode calls
+  Duration shortest_decode_ = Duration::max();
   std::optional<Time> gather_until_;
   Time gather_end_;
   size_t gather_ready_ = 0;

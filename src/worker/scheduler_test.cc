@@ -262,5 +262,33 @@ TEST_F(SchedulerTest, GathersOnceMoreAfterTheHostTurnWasWaitedFor) {
   EXPECT_FALSE(scheduler_.RegatherAfterTurn(now_));  // it brought nobody
 }
 
+TEST_F(SchedulerTest, WhatCameWhileAnotherComputedSaysNothingForWaiting) {
+  for (uint8_t session = 1; session <= 3; ++session) Decode(session, 1);
+  EXPECT_EQ(Step(), "d:1.1,2.1,3.1");
+  Decode(1, 2);
+  EXPECT_EQ(Step(), "wait");
+  now_ += milliseconds(2);
+  Decode(2, 2);  // the other worker has the turn, so this is no merit of the wait
+  EXPECT_EQ(Step(), "wait");
+  now_ += milliseconds(50);
+  EXPECT_TRUE(scheduler_.RegatherAfterTurn(now_));
+  now_ += milliseconds(20);
+  EXPECT_EQ(Step(), "d:1.2,2.2");
+  Decode(1, 3);
+  EXPECT_EQ(Step(), "d:1.3");  // session 3 did not come: no wait now, and none for it later
+  Decode(1, 4);
+  Decode(2, 3);
+  EXPECT_EQ(Step(), "d:1.4,2.3");
+}
+
+TEST_F(SchedulerTest, AWaitCostsNoMoreThanAPassWouldWhenABatchIsLarge) {
+  Decode(1, 1);
+  EXPECT_EQ(Step(milliseconds(5)), "d:1.1");
+  for (uint8_t session = 1; session <= 4; ++session) Decode(session, 2);
+  EXPECT_EQ(Step(milliseconds(40)), "d:1.2,2.2,3.2,4.2");
+  for (uint8_t session = 1; session <= 3; ++session) Decode(session, 3);
+  EXPECT_EQ(scheduler_.Next(now_).until, now_ + microseconds(2500));
+}
+
 }  // namespace
 }  // namespace meshnet
