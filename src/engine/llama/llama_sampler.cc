@@ -32,6 +32,14 @@ constexpr float kTemperatureMin = 1e-30f;
 
 const llama_vocab* VocabOf(const SamplerModel& model) { return llama_model_get_vocab(model.model); }
 
+std::vector<LogitBias> BiasesOf(const SamplerModel& model, const SamplingParams& p) {
+  std::vector<LogitBias> biases = p.logit_bias;
+  for (Token token = 0; p.ignore_eos && token < llama_vocab_n_tokens(VocabOf(model)); ++token) {
+    if (llama_vocab_is_eog(VocabOf(model), token)) biases.push_back({token, -INFINITY});
+  }
+  return biases;
+}
+
 // llama.cpp's parameters, as its server fills them.
 common_params_sampling LlamaParams(const SamplerModel& model, const SamplingParams& p) {
   const auto last_n = [&](int32_t n) {
@@ -67,12 +75,7 @@ common_params_sampling LlamaParams(const SamplerModel& model, const SamplingPara
   out.adaptive_target = p.adaptive_target;
   out.adaptive_decay = p.adaptive_decay;
   if (!p.samplers.empty()) out.samplers = common_sampler_types_from_chars(p.samplers);
-  for (const LogitBias& bias : p.logit_bias) out.logit_bias.push_back({bias.token, bias.bias});
-  if (p.ignore_eos) {
-    for (llama_token token = 0; token < llama_vocab_n_tokens(VocabOf(model)); ++token) {
-      if (llama_vocab_is_eog(VocabOf(model), token)) out.logit_bias.push_back({token, -INFINITY});
-    }
-  }
+  for (const LogitBias& bias : BiasesOf(model, p)) out.logit_bias.push_back({bias.token, bias.bias});
   if (!p.grammar.empty()) out.grammar = common_grammar(static_cast<common_grammar_type>(p.grammar_type), p.grammar);
   out.grammar_lazy = p.grammar_lazy;
   for (const GrammarTrigger& trigger : p.grammar_triggers) {
@@ -87,11 +90,11 @@ common_params_sampling LlamaParams(const SamplerModel& model, const SamplingPara
   return out;
 }
 
-// The chain would return the highest logit whatever else it does, so it need not run: a batch of greedy sessions stays cheap.
+// The chain would return the highest biased logit whatever else it does, so it need not run: a batch of greedy sessions stays cheap.
 bool IsPlainGreedy(const SamplerModel& model, const SamplingParams& p) {
   int32_t suppressed = 0;
   llama_vocab_get_suppress_tokens(VocabOf(model), &suppressed);
-  return p.temperature <= 0 && p.dynatemp_range == 0 && suppressed == 0 && p.samplers.empty() && p.logit_bias.empty() && !p.ignore_eos && p.grammar.empty() &&
+  return p.temperature <= 0 && p.dynatemp_range == 0 && suppressed == 0 && p.samplers.empty() && p.grammar.empty() &&
          p.reasoning_budget_start.empty() && p.repeat_penalty == 1.0f && p.presence_penalty == 0 && p.frequency_penalty == 0 &&
          p.dry_multiplier == 0 && p.mirostat == 0 && p.typical_p >= 1.0f && p.xtc_probability == 0 && !p.post_sampling_probs;
 }
@@ -148,6 +151,7 @@ struct TailSampler::State {
   SamplingParams params;
   size_t accepted = 0;
   bool plain_greedy = false;
+  std::vector<LogitBias> biases;   // of plain_greedy, by token
   Draw draw;                       // before the chains that borrow it
   common_sampler_ptr sampler;      // null when plain_greedy
   // Of a lazy grammar that does not hold yet: what tells when, and the sampler that then takes over.
@@ -168,7 +172,11 @@ Status TailSampler::State::SetUp() {
     return Refused("generation_prompt must be UTF-8 text without more than " + std::to_string(grammar::kRunOnAnyStack) + " characters in a row");
   }
   plain_greedy = IsPlainGreedy(model, params);
-  if (plain_greedy) return OkStatus();
+  if (plain_greedy) {
+    biases = BiasesOf(model, params);
+    std::ranges::stable_sort(biases, {}, &LogitBias::token);
+    return OkStatus();
+  }
   try {
     if (Status status = CheckWithModel(model, params); !status.ok()) return status;
     MakeSamplers();
@@ -279,7 +287,11 @@ Result<SampledToken> TailSampler::Sample(llama_context* context, int32_t row, ui
   const float* logits = llama_get_logits_ith(context, row);
   MESHNET_CHECK(logits);
   const std::span<const float> all(logits, static_cast<size_t>(llama_vocab_n_tokens(VocabOf(state_->model))));
-  if (state_->plain_greedy) return state_->Report(HighestToken(all), all);
+  const auto nothing_left = [&] { return Failure("the sampling parameters leave no token at position " + std::to_string(position)); };
+  if (state_->plain_greedy) {
+    const std::optional<Token> highest = HighestToken(all, state_->biases);
+    return highest ? Result<SampledToken>(state_->Report(*highest, all)) : nothing_left();
+  }
   state_->draw.position = position;
   state_->draw.attempt = 0;
   state_->draw.nothing_left = false;
@@ -289,7 +301,7 @@ Result<SampledToken> TailSampler::Sample(llama_context* context, int32_t row, ui
   } catch (const std::exception&) {
     return Failure("llama.cpp's sampler failed at position " + std::to_string(position));
   }
-  if (state_->draw.nothing_left) return Failure("the sampling parameters leave no token at position " + std::to_string(position));
+  if (state_->draw.nothing_left) return nothing_left();
   return state_->Report(token, all);
 }
 

@@ -78,6 +78,11 @@ class LlamaSamplerTest : public testing::Test {
     return text;
   }
 
+  Token SampleAgain(const SamplingParams& params) {
+    engine_->Remove(SequenceId(0));
+    return engine_.Feed(0, prompt_, &params).sampled.front().token;
+  }
+
   static SamplingParams Hot(uint32_t seed) {
     SamplingParams params;
     params.seed = seed;
@@ -98,7 +103,7 @@ TEST_F(LlamaSamplerTest, GreedyTakesTheHighestLogitHoweverItIsAskedFor) {
   SamplingParams plain;
   plain.temperature = 0;
   SamplingParams chain = plain;
-  chain.logit_bias = {{5, -1}};  // so that llama.cpp's chain runs
+  chain.samplers = "kt";  // so that llama.cpp's chain runs
   EngineOutcome outcome = engine_.Feed(0, prompt_, &plain);
   ASSERT_EQ(outcome.sampled.size(), 1u);
   EXPECT_EQ(outcome.sampled.front().token, HighestToken(outcome.output.row(outcome.output.rows() - 1)));
@@ -112,6 +117,22 @@ TEST_F(LlamaSamplerTest, GreedyTakesTheHighestLogitHoweverItIsAskedFor) {
     ASSERT_EQ(drawn.fate, EngineFate::kDone) << temperature << drawn.cause;
     EXPECT_EQ(drawn.sampled.front().token, outcome.sampled.front().token) << temperature;
   }
+}
+
+TEST_F(LlamaSamplerTest, GreedyWithBiasesIsWhatTheChainWouldTake) {
+  SamplingParams plain;
+  plain.temperature = 0;
+  const Token first = engine_.Feed(0, prompt_, &plain).sampled.front().token;
+  plain.logit_bias = {{first, -INFINITY}};
+  const Token second = SampleAgain(plain);
+  plain.logit_bias = {{first, -0.001f}, {second, -INFINITY}, {first, -1000.0f}};
+  const Token third = SampleAgain(plain);
+  EXPECT_EQ(std::set({first, second, third}).size(), 3u);
+  SamplingParams chain = plain;
+  chain.samplers = "kt";
+  EXPECT_EQ(SampleAgain(chain), third);
+  plain.ignore_eos = chain.ignore_eos = true;
+  EXPECT_EQ(SampleAgain(chain), SampleAgain(plain));
 }
 
 // llama.cpp draws at up to temperature + range.

@@ -12,6 +12,28 @@ Token HighestToken(std::span<const float> logits) {
   return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
+std::optional<Token> HighestToken(std::span<const float> logits, std::span<const LogitBias> biases) {
+  std::optional<Token> best;
+  float highest = -INFINITY;
+  const auto offer = [&](size_t token, float logit) {
+    if (logit > highest) highest = logit, best = static_cast<Token>(token);
+  };
+  size_t begin = 0;
+  for (auto bias = biases.begin(); begin < logits.size();) {
+    const size_t end = bias == biases.end() ? logits.size() : static_cast<size_t>(bias->token);
+    if (end > begin) {
+      const size_t token = begin + static_cast<size_t>(HighestToken(logits.subspan(begin, end - begin)));
+      offer(token, logits[token]);
+    }
+    if (bias == biases.end()) break;
+    float logit = logits[end];
+    for (; bias != biases.end() && static_cast<size_t>(bias->token) == end; ++bias) logit += bias->bias;
+    offer(end, logit);
+    begin = end + 1;
+  }
+  return best;
+}
+
 TokenLogprobs LogprobsOf(std::span<const float> logits, Token token, uint32_t count) {
   MESHNET_CHECK(token >= 0 && static_cast<size_t>(token) < logits.size());
   const float highest = *std::max_element(logits.begin(), logits.end());

@@ -20,5 +20,7 @@ TokenLogprobs LogprobsOf(std::span<const float> logits, Token token, uint32_t co
 
 // The token with the highest logit; the lowest id of equal ones.
 Token HighestToken(std::span<const float> logits);
+// The same once each bias was added to its token's logit; `biases` is sorted by token, of which each is in the row. Nothing when none is left.
+std::optional<Token> HighestToken(std::span<const float> logits, std::span<const LogitBias> biases);
 
 }  // namespace meshnet

@@ -21,6 +21,19 @@ TEST(TokenLogprobsTest, SumsToOneAndSortsHighestFirst) {
   EXPECT_EQ(HighestToken(logits), 1);
 }
 
+TEST(TokenLogprobsTest, TheHighestTokenIsLookedForBehindTheBiases) {
+  const std::vector<float> logits = {1, 3, 2, 3, -1};
+  using Biases = std::vector<LogitBias>;
+  EXPECT_EQ(HighestToken(logits, Biases{}), 1);
+  EXPECT_EQ(HighestToken(logits, Biases{{1, -INFINITY}}), 3);
+  EXPECT_EQ(HighestToken(logits, Biases{{1, -1.0f}, {3, -INFINITY}}), 1);
+  EXPECT_EQ(HighestToken(logits, Biases{{0, 1.5f}, {0, 1.0f}}), 0);
+  EXPECT_EQ(HighestToken(logits, Biases{{4, 5}}), 4);
+  Biases all;
+  for (Token token = 0; token < 5; ++token) all.push_back({token, -INFINITY});
+  EXPECT_EQ(HighestToken(logits, all), std::nullopt);
+}
+
 TEST(TokenLogprobsTest, LargeLogitsDoNotOverflow) {
   const std::vector<float> logits = {3e38f, 1, 0};
   EXPECT_FLOAT_EQ(LogprobsOf(logits, 0, 0).of_token, 0.0f);
