@@ -102,7 +102,8 @@ std::optional<EngineOutcome> FakeEngine::Fail(const EngineStep& step) {
     outcome.fate = EngineFate::kLost;
     outcome.cause = "the sequence was not removed after it was lost";
   } else if (TakeFault(step.sequence, false, kind)) {
-    outcome.fate = kind == FakeFault::Kind::kRolledBack ? EngineFate::kRolledBack : EngineFate::kLost;
+    outcome.asked_too_much = kind == FakeFault::Kind::kAskedTooMuch;
+    outcome.fate = outcome.asked_too_much || kind == FakeFault::Kind::kRolledBack ? EngineFate::kRolledBack : EngineFate::kLost;
     outcome.cause = kind == FakeFault::Kind::kNonFinite ? "a row was not finite (injected)" : "injected failure";
   } else if (step.input && !step.input->all_finite()) {
     outcome.fate = EngineFate::kLost;

@@ -41,6 +41,7 @@ struct FakeEngineOptions {
 struct FakeFault {
   enum class Kind {
     kRolledBack,     // nothing happened
+    kAskedTooMuch,   // nor here, and it is the request's fault
     kLost,           // the sequence is in an unknown state
     kNonFinite,      // a row was not finite: lost as well
     kTruncateFails,  // the next Truncate is not proven

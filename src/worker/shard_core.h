@@ -98,7 +98,7 @@ class ShardCore : private kv::SequenceProbe {
   std::vector<RunningStep> StartAll(const Scheduler::Plan& plan, Time now);
   std::vector<EngineStep> EngineStepsOf(const std::vector<RunningStep>& running) const;
   void SettleOne(RunningStep running, EngineOutcome outcome, Time started, Duration took);
-  void Settle(PendingStep pending, kv::StepFate fate, std::shared_ptr<StepResult> result, std::string cause);
+  void Settle(PendingStep pending, EngineOutcome outcome, std::shared_ptr<StepResult> result);
   bool Agrees(const RunningStep& running, const EngineOutcome& outcome);
   const SamplingParams* SamplingFor(const RunningStep& running) const;
 

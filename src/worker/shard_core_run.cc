@@ -47,7 +47,10 @@ std::vector<ShardCore::RunningStep> ShardCore::StartAll(const Scheduler::Plan& p
     MESHNET_CHECK(!pending.empty());
     RunningStep step{std::move(pending.mapped()), *execution};
     if (execution->truncate && !engine_->Truncate(execution->sequence, execution->start)) {
-      Settle(std::move(step.pending), kv::StepFate::kLost, {}, "the engine could not cut the sequence to " + std::to_string(execution->start.value) + " tokens");
+      EngineOutcome lost;
+      lost.fate = EngineFate::kLost;
+      lost.cause = "the engine could not cut the sequence to " + std::to_string(execution->start.value) + " tokens";
+      Settle(std::move(step.pending), std::move(lost), {});
       continue;
     }
     running.push_back(std::move(step));
@@ -125,12 +128,16 @@ void ShardCore::SettleOne(RunningStep running, EngineOutcome outcome, Time start
     // Only a commit changes how the session samples, so a step that failed can be sent again as it was.
     if (running.pending.step.sampling) sampling_[static_cast<size_t>(running.execution.sequence.value)] = std::move(running.pending.step.sampling);
   }
-  Settle(std::move(running.pending), FateOf(outcome.fate), std::move(result), std::move(outcome.cause));
+  Settle(std::move(running.pending), std::move(outcome), std::move(result));
 }
 
-void ShardCore::Settle(PendingStep pending, kv::StepFate fate, std::shared_ptr<StepResult> result, std::string cause) {
-  kv::Settled settled = kv_.Settle(pending.ticket, fate, std::move(result), std::move(cause), clock_.Now());
+void ShardCore::Settle(PendingStep pending, EngineOutcome outcome, std::shared_ptr<StepResult> result) {
+  kv::Settled settled = kv_.Settle(pending.ticket, FateOf(outcome.fate), std::move(result), std::move(outcome.cause), clock_.Now());
   MESHNET_CHECK((settled.result != nullptr) != settled.refusal.has_value());
+  if (outcome.asked_too_much && settled.refusal && settled.refusal->reason == Reason::kExecFailed) {
+    settled.refusal->reason = Reason::kBadRequest;
+    settled.refusal->detail = Detail::kLimit;
+  }
   if (settled.result) {
     for (const Waiter& waiter : pending.waiters) Answer(waiter, RecordedResult{settled.result, false});
   } else {

@@ -287,7 +287,7 @@ Result<SampledToken> TailSampler::Sample(llama_context* context, int32_t row, ui
   const float* logits = llama_get_logits_ith(context, row);
   MESHNET_CHECK(logits);
   const std::span<const float> all(logits, static_cast<size_t>(llama_vocab_n_tokens(VocabOf(state_->model))));
-  const auto nothing_left = [&] { return Failure("the sampling parameters leave no token at position " + std::to_string(position)); };
+  const auto nothing_left = [&] { return Refused("the sampling parameters leave no token at position " + std::to_string(position)); };
   if (state_->plain_greedy) {
     const std::optional<Token> highest = HighestToken(all, state_->biases);
     return highest ? Result<SampledToken>(state_->Report(*highest, all)) : nothing_left();

@@ -36,7 +36,7 @@ class TailSampler {
   // `log` is the whole sequence; what is new in it is accepted. kFailure: a generated token does not fit the grammar, and the sampler is spent.
   Status Accept(std::span<const Token> log);
 
-  // From the logits of batch row `row` of the last llama_decode, all finite. `position` is where the token will stand. kFailure: no token is left.
+  // From the logits of batch row `row` of the last llama_decode, all finite. `position` is where the token will stand. kRefused: the parameters leave no token.
   Result<SampledToken> Sample(llama_context* context, int32_t row, uint32_t position);
 
  private:

@@ -236,6 +236,7 @@ TEST_F(LlamaSamplerTest, AGrammarThatLeavesNoTokenRollsBack) {
   const EngineOutcome outcome = engine_.Feed(0, prompt_, &params);
   EXPECT_EQ(outcome.fate, EngineFate::kRolledBack);
   EXPECT_THAT(outcome.cause, HasSubstr("leave no token"));
+  EXPECT_TRUE(outcome.asked_too_much);
   EXPECT_EQ(engine_.past_len(0), PastLen(0));
 }
 
