@@ -10,6 +10,8 @@
 #include <cstring>
 #include <memory>
 
+#include "base/loopback.h"
+
 namespace meshnet::gateway {
 namespace {
 
@@ -22,15 +24,6 @@ Status Bad(const std::string& text, const std::string& why) {
 std::string Print(const std::string& host, uint16_t port) {
   const bool bracketed = host.find(':') != std::string::npos;
   return (bracketed ? "[" + host + "]" : host) + ":" + std::to_string(port);
-}
-
-bool IsLoopback(const sockaddr* address) {
-  if (address->sa_family == AF_INET) {
-    return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24 == 127;
-  }
-  const in6_addr& six = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
-  if (IN6_IS_ADDR_LOOPBACK(&six)) return true;
-  return IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr[12] == 127;
 }
 
 // The socket's own address as text, with the port the system gave.
@@ -110,7 +103,7 @@ Result<BoundSocket> BindAndListen(const ListenAddress& address) {
     if (cause == EACCES) why += "; ports below 1024 need rights that this user lacks";
     return Bad(text, why);
   }
-  return BoundSocket{fd, BoundName(fd), IsLoopback(chosen->ai_addr)};
+  return BoundSocket{fd, BoundName(fd), IsLoopback(*chosen->ai_addr)};
 }
 
 void CloseSocket(int socket) { ::close(socket); }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/loopback.h"
 #include "wire/clean_text.h"
 
 namespace meshnet {
@@ -71,11 +72,9 @@ std::string Address::Text() const {
 bool Address::is_loopback() const {
   if (kind == Kind::kUnix || host == "localhost") return true;
   in_addr v4;
-  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return IsLoopback(v4);
   in6_addr v6;
-  if (inet_pton(AF_INET6, host.c_str(), &v6) != 1) return false;
-  if (IN6_IS_ADDR_V4MAPPED(&v6)) return v6.s6_addr[12] == 127;
-  return IN6_IS_ADDR_LOOPBACK(&v6);
+  return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IsLoopback(v6);
 }
 
 Result<Address> ParseAddress(std::string_view text, uint16_t default_port) {

@@ -15,6 +15,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/loopback.h"
+
 namespace meshnet {
 namespace {
 
@@ -32,14 +34,6 @@ struct AddressList {
 };
 
 std::string ErrorText(int error) { return std::strerror(error); }
-
-bool IsLoopback(const addrinfo& info) {
-  if (info.ai_family == AF_INET) {
-    return (ntohl(reinterpret_cast<const sockaddr_in*>(info.ai_addr)->sin_addr.s_addr) >> 24) == 127;
-  }
-  const in6_addr& address = reinterpret_cast<const sockaddr_in6*>(info.ai_addr)->sin6_addr;
-  return IN6_IS_ADDR_LOOPBACK(&address) || (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == 127);
-}
 
 void SetPort(sockaddr_storage& address, uint16_t port) {
   if (address.ss_family == AF_INET) {
@@ -138,7 +132,7 @@ Status ListenSocket::BindTcp(const TlsOptions& tls) {
     return BadConfiguration("cannot listen on " + address_.Text() + ": " + gai_strerror(error));
   }
   for (const addrinfo* info = list.first; info; info = info->ai_next) {
-    if (tls.enabled() || tls.insecure || IsLoopback(*info)) continue;
+    if (tls.enabled() || tls.insecure || IsLoopback(*info->ai_addr)) continue;
     return Refused("listening on " + address_.Text() + " without TLS is refused: anyone there could use this worker; give --tls-cert, --tls-key and "
                    "--tls-ca (meshnet certificates makes them), or --insecure on a network you trust");
   }
