@@ -128,7 +128,10 @@ int Inspect(int argc, char** argv) {
   Result<WorkerSettings> settings = flags.Resolve(arguments, {1, 4096, 0, NumericsMode::kFast}, found->shape.context_length);
   if (!settings.ok()) return Report(settings.status());
   const LayerRange own = {0, found->shape.layer_count};
-  Result<plan::KvEstimate> kv = plan::EstimateKv(found->shape, own, settings->kv(found->shard ? found->shard->range : own));
+  const std::optional<gguf::ShardIdentity>& shard = found->shard;
+  Result<EngineSettings> engine = shard ? settings->Resolved(shard->range, shard->layer_count) : settings->Resolved(own, own.end);
+  if (!engine.ok()) return Report(engine.status());
+  Result<plan::KvEstimate> kv = plan::EstimateKv(found->shape, own, KvSettingsOf(*engine));
   if (!kv.ok()) return Report(kv.status());
   Print(ToText(*found, *kv, settings->hot_kv.context_tokens));
   return 0;

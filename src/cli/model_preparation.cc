@@ -12,7 +12,6 @@
 #include "base/cache_folder.h"
 #include "cli/report.h"
 #include "cli/split_choice.h"
-#include "cli/system_memory.h"
 #include "gguf/architecture_table.h"
 #include "gguf/split_name.h"
 
@@ -20,10 +19,6 @@ namespace meshnet::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Rows of one engine call that holds a whole vocabulary of logits (docs/engine.md, Calls).
-constexpr uint64_t kHeadRows = 128;
-constexpr uint64_t kContextOverhead = 16u << 20;
 
 std::string Stem(const std::string& path) {
   std::optional<gguf::SplitName> split = gguf::ParseSplitName(path);
@@ -111,13 +106,10 @@ Result<std::vector<LayerRange>> ChooseSplit(const OpenedModel& model, const Spli
   return ranges;
 }
 
-uint64_t PredictComputeBytes(const WorkerSettings& settings, uint32_t boundary_width, uint32_t vocabulary_size) {
-  uint64_t rows = vocabulary_size > 0 ? std::min<uint64_t>(settings.engine.ubatch_tokens, kHeadRows) : settings.engine.ubatch_tokens;
-  return rows * (uint64_t{boundary_width} * 8 + uint64_t{vocabulary_size} * 2) * sizeof(float) + kContextOverhead;
-}
-
 Result<MemoryNeed> PredictMemory(const OpenedModel& model, const gguf::ShardPlan& plan, const WorkerSettings& settings) {
-  Result<plan::KvEstimate> kv = plan::EstimateKv(model.shape, plan.range, settings.kv(plan.range));
+  Result<EngineSettings> engine = settings.Resolved(plan.range, model.shape.layer_count);
+  if (!engine.ok()) return engine.status();
+  Result<plan::KvEstimate> kv = plan::EstimateKv(model.shape, plan.range, KvSettingsOf(*engine));
   if (!kv.ok()) return kv.status();
   MemoryNeed need;
   need.hole_bytes = plan.hole_bytes;
@@ -125,22 +117,8 @@ Result<MemoryNeed> PredictMemory(const OpenedModel& model, const gguf::ShardPlan
   need.kv_bytes = kv->bytes;
   need.kv_bytes_per_token = kv->bytes_per_token;
   bool has_logits = plan.range.begin == 0 || plan.range.end == model.shape.layer_count;
-  need.compute_bytes = PredictComputeBytes(settings, model.shape.boundary_width, has_logits ? model.shape.vocabulary_size : 0);
+  need.compute_bytes = PredictComputeBytes(*engine, model.shape.boundary_width, has_logits ? model.shape.vocabulary_size : 0);
   return need;
-}
-
-Status CheckMemory(const std::string& what, const std::vector<MemoryNeed>& needs) {
-  std::optional<uint64_t> available = AvailableMemory();
-  uint64_t weights = 0, kv = 0, total = 0;
-  for (const MemoryNeed& need : needs) {
-    weights += need.weight_bytes + need.hole_bytes;
-    kv += need.kv_bytes;
-    total += need.total();
-  }
-  if (!available || total <= *available) return OkStatus();
-  return OutOfMemory(what + " need " + HumanBytes(total) + " (weights " + HumanBytes(weights) + ", KV " + HumanBytes(kv) + ", compute " +
-                     HumanBytes(total - weights - kv) + "), available are " + HumanBytes(*available) +
-                     "; lower MESHNET_HOT_KV_BUDGET_TOKENS or -c, or use more machines");
 }
 
 std::string ShardFileName(const std::string& model_path, LayerRange range) {

@@ -9,6 +9,7 @@
 
 #include "base/ids.h"
 #include "base/status.h"
+#include "cli/memory_need.h"
 #include "cli/private_folder.h"
 #include "cli/worker_flags.h"
 #include "gguf/cut_plan.h"
@@ -37,22 +38,8 @@ struct SplitWish {
 // kRefused names architecture, cut and reason; kBadConfiguration a cut that is none.
 Result<std::vector<LayerRange>> ChooseSplit(const OpenedModel& model, const SplitWish& wish);
 
-// What one worker will need, from the header and the settings alone.
-struct MemoryNeed {
-  uint64_t weight_bytes = 0;
-  uint64_t hole_bytes = 0;
-  uint64_t kv_bytes = 0;
-  uint64_t kv_bytes_per_token = 0;
-  uint64_t compute_bytes = 0;  // rough: logits and activations of one micro-batch
-
-  uint64_t total() const { return weight_bytes + hole_bytes + kv_bytes + compute_bytes; }
-};
-// `vocabulary_size` 0: a stage without logits.
-uint64_t PredictComputeBytes(const WorkerSettings& settings, uint32_t boundary_width, uint32_t vocabulary_size);
+// What the worker of a planned shard will need.
 Result<MemoryNeed> PredictMemory(const OpenedModel& model, const gguf::ShardPlan& plan, const WorkerSettings& settings);
-
-// kOutOfMemory names needed and available bytes. `what` begins the sentence: "3 workers of NAME".
-Status CheckMemory(const std::string& what, const std::vector<MemoryNeed>& needs);
 
 // Shard files of one model that may be used; kept for the next time in the cache folder, or only as long as this object lives when there is none.
 struct ShardFiles {

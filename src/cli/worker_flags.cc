@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <map>
 
-#include "engine/llama/engine_settings.h"
+#include "engine/llama/system_cores.h"
 
 namespace meshnet::cli {
 namespace {
@@ -17,16 +17,8 @@ constexpr uint64_t kBudgetMost = 16777216;
 
 }  // namespace
 
-plan::KvSettings WorkerSettings::kv(LayerRange range) const {
-  plan::KvSettings settings;
-  settings.sessions = hot_kv.sessions_max;
-  settings.context_tokens = hot_kv.context_tokens;
-  settings.budget_tokens = hot_kv.budget_tokens;
-  settings.ubatch_tokens = range.begin == 0 ? std::min(engine.ubatch_tokens, kHeadChunkRowsMax) : engine.ubatch_tokens;
-  const char* type = engine.numerics == NumericsMode::kExact ? "bf16" : "f16";
-  settings.type_k = engine.kv_type_k.empty() ? type : engine.kv_type_k;
-  settings.type_v = engine.kv_type_v.empty() ? type : engine.kv_type_v;
-  return settings;
+Result<EngineSettings> WorkerSettings::Resolved(LayerRange range, uint32_t layer_count) const {
+  return ResolveSettings(engine, {.head = range.begin == 0, .tail = range.end == layer_count}, PhysicalCores());
 }
 
 std::vector<std::string> WorkerSettings::ToArguments() const {

@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "cli/arguments.h"
 #include "engine/engine_options.h"
-#include "plan/memory_estimate.h"
+#include "engine/llama/engine_settings.h"
 #include "worker/shard_worker.h"
 
 namespace meshnet::cli {
@@ -18,8 +18,8 @@ struct WorkerSettings {
   EngineOptions engine;  // shard_path empty; limits equal to hot_kv's
   HotKvSettings hot_kv;
 
-  // For the memory estimate of a shard of `range`, before anything is loaded: a head takes smaller chunks than other stages.
-  plan::KvSettings kv(LayerRange range) const;
+  // What they come to for the shard of `range`, before anything is loaded: a head takes smaller chunks than other stages.
+  Result<EngineSettings> Resolved(LayerRange range, uint32_t layer_count) const;
   // The flags that give another `meshnet worker` exactly these settings.
   std::vector<std::string> ToArguments() const;
 };

@@ -2,9 +2,11 @@
 
 #include "cli/arguments.h"
 #include "cli/child_process.h"
+#include "cli/explain_budget.h"
 #include "cli/model_preparation.h"
 #include "cli/report.h"
 #include "cli/shard_probe.h"
+#include "cli/system_memory.h"
 #include "cli/tls_flags.h"
 #include "cli/verbs.h"
 #include "cli/worker_flags.h"
@@ -21,6 +23,7 @@ struct WorkerWish {
   ShardWorkerOptions options;
   int32_t parent_pid = 0;
   bool probe = false;
+  bool explain_budget = false;
 
   bool is_child() const { return parent_pid != 0; }
 };
@@ -46,14 +49,18 @@ Result<OpenedShard> OpenShard(const std::string& path) {
   return OpenedShard{std::move(*file), std::move(*shape), **identity};
 }
 
+Result<LayerRange> RangeOf(const OpenedModel& model, const std::string& layers) {
+  std::optional<LayerRange> range = ParseLayerRange(layers);
+  if (range && range->end <= model.shape.layer_count) return *range;
+  return BadConfiguration("--layers " + layers + ": " + model.shape.name + " has " + std::to_string(model.shape.layer_count) + " layers");
+}
+
 // The shard file of `--model FILE --layers A:B`, cut into the cache folder.
 Result<ShardFiles> CutForWorker(const std::string& model_path, const std::string& layers) {
   Result<OpenedModel> model = OpenWholeModel(model_path);
   if (!model.ok()) return model.status();
-  std::optional<LayerRange> range = ParseLayerRange(layers);
-  if (!range || range->end > model->shape.layer_count) {
-    return BadConfiguration("--layers " + layers + ": " + model->shape.name + " has " + std::to_string(model->shape.layer_count) + " layers");
-  }
+  Result<LayerRange> range = RangeOf(*model, layers);
+  if (!range.ok()) return range.status();
   return EnsureShardFiles(*model, {*range});
 }
 
@@ -85,15 +92,41 @@ ShardDescription Describe(const OpenedShard& shard, const plan::KvEstimate& kv) 
   return description;
 }
 
-Status CheckOwnMemory(const OpenedShard& shard, const plan::KvEstimate& kv, const WorkerSettings& settings) {
+std::string NameOf(LayerRange range, const std::string& model) { return "layers " + range.Text() + " of " + model; }
+
+MemoryNeed NeedOf(const OpenedShard& shard, const plan::KvEstimate& kv, const EngineSettings& engine) {
+  const gguf::ShardIdentity& identity = shard.identity;
+  const bool has_logits = identity.range.begin == 0 || identity.range.end == identity.layer_count;
   MemoryNeed need;
-  need.weight_bytes = shard.shape.weight_bytes;
+  need.hole_bytes = HoleBytes(shard);
+  need.weight_bytes = shard.shape.weight_bytes - std::min(shard.shape.weight_bytes, need.hole_bytes);
   need.kv_bytes = kv.bytes;
-  need.compute_bytes = PredictComputeBytes(settings, shard.identity.boundary_width,
-                                           shard.identity.range.begin == 0 || shard.identity.range.end == shard.identity.layer_count
-                                               ? shard.identity.vocabulary_size
-                                               : 0);
-  return CheckMemory("layers " + shard.identity.range.Text() + " of " + shard.identity.model_name, {need});
+  need.kv_bytes_per_token = kv.bytes_per_token;
+  need.compute_bytes = PredictComputeBytes(engine, identity.boundary_width, has_logits ? identity.vocabulary_size : 0);
+  return need;
+}
+
+Status Explain(BudgetQuestion question) {
+  question.available_bytes = AvailableMemory();
+  Print(ExplainBudget(question));
+  return CheckMemory(question.what, {question.need});
+}
+
+// --explain-budget of a range that need not be cut yet.
+Status ExplainRange(const WorkerWish& wish, const WorkerFlags& flags, const Arguments& arguments) {
+  Result<OpenedModel> model = OpenWholeModel(wish.model_path);
+  if (!model.ok()) return model.status();
+  Result<LayerRange> range = RangeOf(*model, wish.layers);
+  if (!range.ok()) return range.status();
+  Result<gguf::ShardPlan> plan = gguf::PlanShard(model->file, model->shape, *range);
+  if (!plan.ok()) return plan.status();
+  Result<WorkerSettings> settings = flags.Resolve(arguments, {}, model->shape.context_length);
+  if (!settings.ok()) return settings.status();
+  Result<EngineSettings> engine = settings->Resolved(*range, model->shape.layer_count);
+  if (!engine.ok()) return engine.status();
+  Result<MemoryNeed> need = PredictMemory(*model, *plan, *settings);
+  if (!need.ok()) return need.status();
+  return Explain({NameOf(*range, model->shape.name), *settings, *engine, *need, {}});
 }
 
 Status Probe(const std::string& path, const WorkerSettings& settings, EngineOptions engine, uint64_t shard_bytes) {
@@ -109,17 +142,22 @@ Status ServeShard(const WorkerWish& wish, const WorkerFlags& flags, const Argume
   if (!shard.ok()) return shard.status();
   Result<WorkerSettings> settings = flags.Resolve(arguments, {}, shard->shape.context_length);
   if (!settings.ok()) return settings.status();
-  EngineOptions engine = settings->engine;
-  engine.shard_path = path;
+  EngineOptions options_of_engine = settings->engine;
+  options_of_engine.shard_path = path;
   if (wish.probe) {
     LlamaErrorsToStderr();
-    return ProbeShard(engine);
+    return ProbeShard(options_of_engine);
   }
 
-  Result<plan::KvEstimate> kv = plan::EstimateKv(shard->shape, {0, shard->shape.layer_count}, settings->kv(shard->identity.range));
+  Result<EngineSettings> engine = settings->Resolved(shard->identity.range, shard->identity.layer_count);
+  if (!engine.ok()) return engine.status();
+  Result<plan::KvEstimate> kv = plan::EstimateKv(shard->shape, {0, shard->shape.layer_count}, KvSettingsOf(*engine));
   if (!kv.ok()) return kv.status();
+  const std::string what = NameOf(shard->identity.range, shard->identity.model_name);
+  const MemoryNeed need = NeedOf(*shard, *kv, *engine);
+  if (wish.explain_budget) return Explain({what, *settings, *engine, need, {}});
   if (!wish.is_child()) {  // whoever starts several workers has counted them all
-    Status memory = CheckOwnMemory(*shard, *kv, *settings);
+    Status memory = CheckMemory(what, {need});
     if (!memory.ok()) return memory;
   }
   Status verified = [&shard, &path] {
@@ -127,20 +165,21 @@ Status ServeShard(const WorkerWish& wish, const WorkerFlags& flags, const Argume
     return gguf::VerifyShardIdentity(shard->file, shard->identity, [&progress](uint64_t done, uint64_t total) { progress.Update(done, total); });
   }();
   if (!verified.ok()) return verified;
-  Status probed = Probe(path, *settings, engine, shard->shape.weight_bytes);
+  Status probed = Probe(path, *settings, options_of_engine, shard->shape.weight_bytes);
   if (!probed.ok()) return probed;
 
   ShardWorkerOptions options = wish.options;
   options.hot_kv = settings->hot_kv;
-  return RunShardWorker(options, Describe(*shard, *kv), [&engine] { return CreateLlamaShardEngine(engine); });
+  return RunShardWorker(options, Describe(*shard, *kv), [&] { return CreateLlamaShardEngine(options_of_engine); });
 }
 
 int RunWorker(const WorkerWish& wish, const WorkerFlags& flags, const Arguments& arguments) {
-  if (!wish.probe) {
+  if (!wish.probe && !wish.explain_budget) {
     Status listen = CheckListenAddress(wish.options.listen, wish.options.tls);
     if (!listen.ok()) return Report(listen);
   }
   if (!wish.shard_path.empty()) return Report(ServeShard(wish, flags, arguments, wish.shard_path));
+  if (wish.explain_budget) return Report(ExplainRange(wish, flags, arguments));
   Result<ShardFiles> files = CutForWorker(wish.model_path, wish.layers);
   if (!files.ok()) return Report(files.status());
   return Report(ServeShard(wish, flags, arguments, files->paths.front()));
@@ -160,6 +199,8 @@ int Worker(int argc, char** argv) {
   arguments.Switch("--insecure", &wish.options.tls.insecure, "allow plaintext off loopback");
   arguments.Text("--turn-lock", &wish.options.turn_path, "file whose lock is this host's one engine turn: the same for all workers of a host");
   flags.AddTo(arguments);
+  arguments.Switch("--explain-budget", &wish.explain_budget,
+                   "only print how the hot KV settings and the model come to sequences, cells and bytes, and whether they fit");
   arguments.HiddenInteger("--lifeline-fd", &wish.options.lifeline_fd);
   arguments.HiddenInteger("--ready-fd", &wish.options.ready_fd);
   arguments.HiddenInteger("--parent-pid", &wish.parent_pid);

@@ -74,6 +74,34 @@ TEST_F(VerbsTest, ADryRunWritesNothing) {
   EXPECT_FALSE(std::filesystem::exists(Path("out")));
 }
 
+TEST_F(VerbsTest, TheBudgetIsExplainedBeforeAnythingIsCutOrLoaded) {
+  const std::vector<std::string> explain = {"worker", "--model", PlainModel(), "--layers", "0:2", "-c", "300", "--explain-budget"};
+  StartOptions options = Options();
+  options.environment["MESHNET_HOT_KV_MAX_SESSIONS"] = "4";
+  Finished own = Meshnet(explain, options);
+  EXPECT_EQ(own.code, 0) << own.err;
+  // 300 tokens are two of llama.cpp's 256 cells.
+  EXPECT_THAT(own.out, testing::AllOf(HasSubstr("layers [0,2) of"), HasSubstr("4 x 300 = 1200 tokens fit the budget: 512 of its own"), HasSubstr("2048"),
+                                      HasSubstr("It fits.")));
+  options.environment["MESHNET_HOT_KV_BUDGET_TOKENS"] = "600";
+  EXPECT_THAT(Meshnet(explain, options).out, testing::AllOf(HasSubstr("are more than the budget: one pool"), HasSubstr("768")));
+  options.environment["MESHNET_HOT_KV_BUDGET_TOKENS"] = "200";
+  Finished refused = Meshnet(explain, options);
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_THAT(refused.err, testing::AllOf(HasSubstr("MESHNET_HOT_KV_BUDGET_TOKENS"), HasSubstr("300")));
+  options.environment["MESHNET_HOT_KV_BUDGET_TOKENS"] = "1200";
+  options.environment["MESHNET_MEMORY_LIMIT_BYTES"] = "1000000";
+  Finished large = Meshnet(explain, options);
+  EXPECT_EQ(large.code, 6);
+  EXPECT_THAT(large.out, HasSubstr("It does not fit."));
+  EXPECT_FALSE(std::filesystem::exists(options.environment["XDG_CACHE_HOME"] + "/meshnet/shards")) << "nothing was cut";
+
+  const std::string shard = Path("shard.gguf");
+  ASSERT_EQ(Meshnet({"cut", PlainModel(), "--layers", "0:2", "-o", shard}).code, 0);
+  Finished of_shard = Meshnet({"worker", "--shard", shard, "-c", "300", "--hot-kv-max-sessions", "4", "--explain-budget"});
+  EXPECT_EQ(of_shard.out, own.out) << "the shard and the model it is cut from need the same";
+}
+
 TEST_F(VerbsTest, AnExistingFileIsKeptUnlessForced) {
   std::string out = Path("shard.gguf");
   tiny::TestFolder::Write(out, "mine");

@@ -1,0 +1,35 @@
+#include "cli/memory_need.h"
+
+#include <optional>
+
+#include "cli/report.h"
+#include "cli/system_memory.h"
+
+namespace meshnet::cli {
+namespace {
+
+constexpr uint64_t kContextOverhead = 16u << 20;
+
+}  // namespace
+
+uint64_t PredictComputeBytes(const EngineSettings& settings, uint32_t boundary_width, uint32_t vocabulary_size) {
+  const uint64_t activations = uint64_t{settings.chunk_rows} * boundary_width * 8;
+  const uint64_t logits = uint64_t{settings.output_rows} * vocabulary_size * 2;
+  return (activations + logits) * sizeof(float) + kContextOverhead;
+}
+
+Status CheckMemory(const std::string& what, const std::vector<MemoryNeed>& needs) {
+  std::optional<uint64_t> available = AvailableMemory();
+  uint64_t weights = 0, kv = 0, total = 0;
+  for (const MemoryNeed& need : needs) {
+    weights += need.weight_bytes + need.hole_bytes;
+    kv += need.kv_bytes;
+    total += need.total();
+  }
+  if (!available || total <= *available) return OkStatus();
+  return OutOfMemory(what + " need " + HumanBytes(total) + " (weights " + HumanBytes(weights) + ", KV " + HumanBytes(kv) + ", compute " +
+                     HumanBytes(total - weights - kv) + "), available are " + HumanBytes(*available) +
+                     "; lower MESHNET_HOT_KV_BUDGET_TOKENS or -c, or use more machines");
+}
+
+}  // namespace meshnet::cli
