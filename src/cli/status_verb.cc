@@ -30,6 +30,16 @@ std::string Size(const ordered_json& row, const char* name) {
   return field != row.end() && field->is_number_unsigned() ? HumanBytes(field->get<uint64_t>()) : "-";
 }
 
+// "cache-miss 3, step-gap 1" of an object of counts; "-" when nothing was counted.
+std::string Counts(const ordered_json& row, const char* name) {
+  std::string text;
+  const ordered_json counts = row.value(name, ordered_json::object());
+  for (const auto& count : counts.items()) {
+    if (count.value() != 0) text += (text.empty() ? "" : ", ") + count.key() + " " + count.value().dump();
+  }
+  return text.empty() ? "-" : text;
+}
+
 std::string ToText(const ordered_json& status) {
   ordered_json route = status.value("route", ordered_json::object());
   std::string text = "route  " + Cell(route, "state") + "  model " + Cell(route, "model") + "  epoch " + Cell(route, "epoch") + "\n\n";
@@ -40,6 +50,11 @@ std::string ToText(const ordered_json& status) {
                  Milliseconds(worker, "hop_seconds_p50"), Milliseconds(worker, "hop_seconds_p99")});
   }
   text += workers.Format();
+  TextTable counts({"layers", "sessions given up", "steps refused", "replayed"});
+  for (const ordered_json& worker : status.value("workers", ordered_json::array())) {
+    counts.Add({Cell(worker, "layers"), Counts(worker, "evictions"), Counts(worker, "refusals"), Cell(worker, "steps_replayed")});
+  }
+  text += "\n" + counts.Format();
   ordered_json sessions = status.value("sessions", ordered_json::array());
   if (sessions.empty()) return text + "\nno sessions\n";
   TextTable table({"session", "owner", "epoch", "tokens", "state", "idle s"});

@@ -1,6 +1,7 @@
 #include "gateway/cluster_http.h"
 
 #include <algorithm>
+#include <map>
 
 #include "gateway/replies.h"
 
@@ -24,6 +25,9 @@ ordered_json WorkerJson(const WorkerView& worker, const Metrics::HopTimes& hops)
           {"kv_tokens_reserved", stats.kv_tokens_reserved},
           {"kv_tokens_used", stats.kv_tokens_used},
           {"kv_bytes_allocated", description.kv_bytes_allocated},
+          {"evictions", {{"lru", stats.evictions_lru}, {"ttl", stats.evictions_ttl}, {"superseded", stats.evictions_superseded}, {"lost", stats.sessions_lost}}},
+          {"refusals", ordered_json(std::map<std::string, uint64_t>(stats.refusals.begin(), stats.refusals.end()))},
+          {"steps_replayed", stats.replays},
           {"hop_seconds_p50", hops.p50},
           {"hop_seconds_p99", hops.p99}};
 }

@@ -259,6 +259,9 @@ TEST(StatusTest, ShowsRouteWorkersAndSessionsButNoWholeId) {
   for (const char* name : {"pid", "incarnation", "kv_tokens_reserved", "kv_tokens_used", "kv_bytes_allocated", "hop_seconds_p50", "hop_seconds_p99"}) {
     EXPECT_TRUE(worker.contains(name)) << name;
   }
+  EXPECT_EQ(worker["evictions"], json({{"lru", 0}, {"ttl", 0}, {"superseded", 0}, {"lost", 0}}));
+  EXPECT_TRUE(worker["refusals"].is_object());
+  EXPECT_EQ(worker["steps_replayed"], 0);
   ASSERT_EQ(status["sessions"].size(), 1u);
   const json& session = status["sessions"][0];
   EXPECT_EQ(session["id_prefix"].get<std::string>().size(), 8u);
@@ -269,6 +272,19 @@ TEST(StatusTest, ShowsRouteWorkersAndSessionsButNoWholeId) {
   EXPECT_TRUE(session.contains("epoch"));
   bed.shard(1).Kill();
   EXPECT_EQ(JsonOf(bed.Get("/cluster/v1/status"))["workers"][1]["state"], "unreachable");
+}
+
+TEST(StatusTest, CountsWhatAWorkerGaveUpAndRefused) {
+  GatewayBed bed;
+  bed.Post("/v1/completions", Request("abc", 4));
+  bed.shard(1).Kill();
+  bed.WaitReady(false);
+  bed.shard(1).Restart();
+  bed.WaitReady(true);
+  bed.Post("/v1/completions", Request("abc", 4));
+  // The session goes on with a new epoch, which takes the place of the old one where that was still held.
+  const json worker = JsonOf(bed.Get("/cluster/v1/status"))["workers"][0];
+  EXPECT_GE(worker["evictions"]["superseded"], 1) << worker;
 }
 
 class LinesSink : public spdlog::sinks::base_sink<std::mutex> {
