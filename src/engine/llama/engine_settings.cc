@@ -75,8 +75,8 @@ Result<EngineSettings> ResolveSettings(const EngineOptions& options, StagePlace 
   settings.threads = options.threads == 0 ? std::clamp<uint32_t>(physical_cores, 1, kThreadsMax) : options.threads;
 
   settings.sessions = options.sessions_max;
-  // Partitioned cells isolate a session from the length of its neighbours; a pool lends what others leave free.
-  settings.partitioned = uint64_t{options.sessions_max} * options.context_tokens <= options.budget_tokens;
+  // Partitioned cells isolate a session from the length of its neighbours; a pool lends what others leave free, in an order that moves last bits.
+  settings.partitioned = exact || uint64_t{options.sessions_max} * options.context_tokens <= options.budget_tokens;
   settings.cells = settings.partitioned ? options.sessions_max * PaddedCells(options.context_tokens) : PaddedCells(options.budget_tokens);
   settings.chunk_rows = std::min({options.ubatch_tokens, options.context_tokens, place.head ? kHeadChunkRowsMax : UINT32_MAX});
   settings.batch_tokens = std::max(settings.chunk_rows, options.sessions_max);

@@ -50,6 +50,10 @@ TEST(EngineSettingsTest, OneCellPoolWhenTheBudgetIsShort) {
   EXPECT_FALSE(settings.partitioned);
   EXPECT_EQ(settings.cells, 4096u);
 
+  options.numerics = NumericsMode::kExact;
+  EXPECT_TRUE(ResolveSettings(options, {}, 4)->partitioned);
+  options.numerics = NumericsMode::kFast;
+
   options.budget_tokens = 4000;
   settings = *ResolveSettings(options, kMiddle, 2);
   EXPECT_TRUE(settings.partitioned);
