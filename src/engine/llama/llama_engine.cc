@@ -281,9 +281,16 @@ bool LlamaEngine::RollBack(const EngineStep& step, const std::string& cause) {
   Sequence& sequence = At(step.sequence);
   sequence.log.resize(step.start.value);
   sequence.sampler.reset();
-  if (cells_.CutTo(step.sequence, step.start)) return true;
+  if (cells_.CutTo(step.sequence, step.start) && (step.tokens.size() == 1 || !TurnedExact(step.sequence))) return true;
   Lose(step.sequence, cause);
   return false;
+}
+
+// In mode exact the order of a window's cells counts, because sums are taken in it. Once its ring has turned, what was taken out of it may come back
+// to other cells than those of a context that never went back; a single token comes back to its own.
+bool LlamaEngine::TurnedExact(SequenceId sequence) const {
+  return parts_.settings.numerics == NumericsMode::kExact && info().truncation_class == TruncationClass::kWindow &&
+         cells_.intact_from(sequence) > PastLen(0);
 }
 
 void LlamaEngine::Lose(SequenceId id, const std::string& cause) {
@@ -324,7 +331,9 @@ void LlamaEngine::Remove(SequenceId id) {
 
 PastLen LlamaEngine::past_len(SequenceId sequence) const { return PastLen(static_cast<uint32_t>(At(sequence).log.size())); }
 
-PastLen LlamaEngine::intact_from(SequenceId sequence) const { return cells_.intact_from(sequence); }
+PastLen LlamaEngine::intact_from(SequenceId sequence) const {
+  return TurnedExact(sequence) ? past_len(sequence) : cells_.intact_from(sequence);
+}
 
 Status LlamaEngine::CheckSampling(const SamplingParams& params) const {
   if (!tail()) return Refused("only the tail samples; this shard holds layers " + info().range.Text());
