@@ -23,8 +23,9 @@ std::string Layout(const BudgetQuestion& question) {
   const uint64_t wanted = uint64_t{kv.sessions_max} * kv.context_tokens;
   const std::string product = Text(kv.sessions_max) + " x " + Text(kv.context_tokens) + " = " + Text(wanted) + " tokens";
   if (question.engine.partitioned) {
+    const std::string why = wanted <= kv.budget_tokens ? " fit the budget: " : ", in mode exact whatever the budget: ";
     return Row("cells", Text(question.engine.cells),
-               product + " fit the budget: " + Text(question.engine.cells / question.engine.sessions) + " of its own for each session");
+               product + why + Text(question.engine.cells / question.engine.sessions) + " of its own for each session");
   }
   return Row("cells", Text(question.engine.cells), product + " are more than the budget: one pool that all sessions share");
 }

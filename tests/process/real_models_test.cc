@@ -2,34 +2,17 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
-#include <cstdlib>
 #include <set>
 
-#include "process/process_bed.h"
+#include "process/real_model_bed.h"
 
 namespace meshnet::process {
 namespace {
 
 using nlohmann::json;
 
-class RealModelsTest : public ProcessBed {
+class RealModelsTest : public RealModelBed {
  protected:
-  // The model's path; the test must return when it is empty.
-  std::string Model(const std::string& name) {
-    const char* wanted = std::getenv("MESHNET_REAL_MODELS");
-    const char* cache = std::getenv("XDG_CACHE_HOME");
-    const char* home = std::getenv("HOME");
-    if (wanted == nullptr || std::string(wanted) != "1") return "";
-    real_cache_ = cache != nullptr && cache[0] == '/' ? cache : std::string(home == nullptr ? "" : home) + "/.cache";
-    std::string path = real_cache_ + "/meshnet/models/" + name + ".gguf";
-    return std::filesystem::exists(path) ? path : "";
-  }
-  // Shards and digests are kept beside the models: hashing and cutting them each time would be most of the work.
-  StartOptions RealOptions() const {
-    StartOptions options = Options();
-    options.environment["XDG_CACHE_HOME"] = real_cache_;
-    return options;
-  }
   json Verify(const std::vector<std::string>& arguments) {
     std::vector<std::string> all = {"verify", "--json"};
     all.insert(all.end(), arguments.begin(), arguments.end());
@@ -44,13 +27,7 @@ class RealModelsTest : public ProcessBed {
     EXPECT_EQ(verdict["tokens_equal"], true) << testing::PrintToString(arguments);
     for (const json& worker : verdict["workers"]) EXPECT_EQ(worker["kv_bytes_predicted"], worker["kv_bytes_allocated"]);
   }
-
-  std::string real_cache_;
 };
-
-#define MESHNET_REAL_MODEL(variable, name) \
-  std::string variable = Model(name);      \
-  if (variable.empty()) GTEST_SKIP() << "how to get it: scripts/model " name " (and run with MESHNET_REAL_MODELS=1)"
 
 TEST_F(RealModelsTest, SmolLm2InOneTwoThreeShardsAndAtItsEdges) {
   MESHNET_REAL_MODEL(model, "smollm2-135m");
