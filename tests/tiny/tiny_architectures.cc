@@ -18,6 +18,12 @@ class Builder {
 
   void Key(const std::string& key, uint32_t value) { model_.metadata.push_back(MetadataEntry::Uint32(Name(key), value)); }
   void Real(const std::string& key, float value) { model_.metadata.push_back(MetadataEntry::Float32(Name(key), value)); }
+  // In place of a number that is there already.
+  void Array(const std::string& key, const std::vector<uint32_t>& values) {
+    for (MetadataEntry& entry : model_.metadata) {
+      if (entry.key == Name(key)) entry = MetadataEntry::Uint32Array(Name(key), values);
+    }
+  }
   void Flag(const std::string& key, bool value) { model_.metadata.push_back(MetadataEntry::Bool(Name(key), value)); }
 
   // A matrix keeps the size of what flows through it: spread 1/sqrt(rows of input).
@@ -34,6 +40,8 @@ class Builder {
     const float spread = 1.0f / std::sqrt(static_cast<float>(dims[0]));
     model_.tensors.push_back({name + ".weight", std::move(dims), WeightType::kF32, spread, 0.0f});
   }
+  // Of a recurrent state, around -1, without a suffix.
+  void Decay(const std::string& name, std::vector<uint64_t> dims) { model_.tensors.push_back({name, std::move(dims), WeightType::kF32, 0.2f, -1.0f}); }
 
   void CommonKeys() {
     model_.metadata.push_back(MetadataEntry::String("general.architecture", options_.architecture));
@@ -235,10 +243,60 @@ void DescribeDeepseek2(Builder& b) {
   }
 }
 
+// Recurrent: a state of fixed size instead of cells.
+void MambaBlock(Builder& b, const std::string& block) {
+  const uint64_t width = b.options().width, inner = 2 * width, state = 32, rank = 32, kernel = 4;
+  b.Matrix(block + "ssm_in", {width, 2 * inner});
+  b.Plain(block + "ssm_conv1d", {kernel, inner});
+  b.Bias(block + "ssm_conv1d", {inner});
+  b.Matrix(block + "ssm_x", {inner, rank + 2 * state});
+  b.Matrix(block + "ssm_dt", {rank, inner});
+  b.Bias(block + "ssm_dt", {inner});
+  b.Decay(block + "ssm_a", {state, inner});
+  b.Decay(block + "ssm_d", {inner});
+  b.Matrix(block + "ssm_out", {inner, width});
+}
+
+void MambaKeys(Builder& b) {
+  b.Key("ssm.conv_kernel", 4);
+  b.Key("ssm.inner_size", 2 * b.options().width);
+  b.Key("ssm.state_size", 32);
+  b.Key("ssm.time_step_rank", 32);
+}
+
+void DescribeMamba(Builder& b) {
+  MambaKeys(b);
+  for (uint32_t i = 0; i < b.options().layers; ++i) {
+    b.Norm(b.Block(i) + "attn_norm", b.options().width);
+    MambaBlock(b, b.Block(i));
+  }
+}
+
+// Hybrid: every other layer attends.
+void DescribeJamba(Builder& b) {
+  MambaKeys(b);
+  std::vector<uint32_t> heads_kv;
+  for (uint32_t i = 0; i < b.options().layers; ++i) {
+    const std::string block = b.Block(i);
+    heads_kv.push_back(i % 2 == 0 ? 0 : b.options().heads_kv);
+    b.Norm(block + "attn_norm", b.options().width);
+    if (heads_kv.back() == 0) {
+      MambaBlock(b, block);
+      for (const char* norm : {"ssm_dt_norm", "ssm_b_norm", "ssm_c_norm"}) b.Norm(block + norm, 32);
+    } else {
+      b.SplitAttention(block, b.head_width());
+    }
+    b.Norm(block + "ffn_norm", b.options().width);
+    b.DenseFeedForward(block);
+  }
+  b.Array("attention.head_count_kv", heads_kv);
+}
+
 struct Known {
   const char* architecture;
   void (*describe)(Builder&);
   bool output_required;          // cannot be tied
+  bool cut = true;               // certified for cuts; else it is loaded whole only
 };
 constexpr Known kKnown[] = {
     {"llama", DescribeLlama, false},
@@ -249,13 +307,17 @@ constexpr Known kKnown[] = {
     {"phi3", DescribePhi3, false},
     {"gpt-oss", DescribeGptOss, true},
     {"deepseek2", DescribeDeepseek2, false},
+    {"mamba", DescribeMamba, false, false},
+    {"jamba", DescribeJamba, false, false},
 };
 
 }  // namespace
 
 std::vector<std::string> TinyArchitectures() {
   std::vector<std::string> names;
-  for (const Known& known : kKnown) names.push_back(known.architecture);
+  for (const Known& known : kKnown) {
+    if (known.cut) names.push_back(known.architecture);
+  }
   return names;
 }
 

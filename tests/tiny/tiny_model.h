@@ -31,7 +31,7 @@ struct TinyModelOptions {
   uint32_t vocabulary_max = 2048;
 };
 
-// Architectures that WriteTinyModel knows.
+// Architectures that WriteTinyModel knows and that are cut. It also knows "mamba" (recurrent) and "jamba" (hybrid), which run whole.
 std::vector<std::string> TinyArchitectures();
 
 // kBadConfiguration: unknown architecture or sizes that do not go together. kFailure: the file cannot be written.

@@ -53,6 +53,9 @@ class LlamaEngine : public Engine {
 
   // How often two sequences changed places in llama.cpp, so that a call needs fewer passes over the weights. For tests.
   uint64_t lane_exchanges() const { return cells_.exchanges(); }
+  // For tests: where llama.cpp itself has a sequence.
+  const LlamaEngineParts& parts() const { return parts_; }
+  llama_seq_id lane(SequenceId sequence) const { return cells_.lane(sequence); }
 
  private:
   struct Sequence {
