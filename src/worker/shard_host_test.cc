@@ -212,8 +212,24 @@ TEST(ShardHostTest, ATruncationThatIsNotProvenLosesTheSession) {
   session.MustPrefill({1, 2, 3, 4}, RowsWanted::kNone);
   shard.engine().Inject({.kind = FakeFault::Kind::kTruncateFails});
   session.GoBack(2);
+  const uint64_t calls = shard.engine().counts().runs;
   Refusal refusal = std::get<Refusal>(session.Prefill({9}, RowsWanted::kNone).get());
   EXPECT_EQ(refusal.detail, Detail::kLost);
+  EXPECT_EQ(shard.engine().counts().runs, calls);  // nothing runs on cells that may be wrong
+}
+
+TEST(ShardHostTest, ARowThatOverflowedLeavesNoWorker) {
+  TestShard shard;
+  TestSession session(shard.link(), shard.description(), 1);
+  ASSERT_TRUE(session.Open());
+  session.MustPrefill({1, 2}, RowsWanted::kNone);
+  shard.engine_gate().OverflowRows();
+  Step step = session.PrefillStep({3}, RowsWanted::kLast);
+  step.logits_wanted = true;
+  Refusal refusal = std::get<Refusal>(session.Send(std::move(step)).get());
+  EXPECT_EQ(refusal.reason, Reason::kCacheMiss);
+  EXPECT_EQ(refusal.detail, Detail::kLost);
+  EXPECT_EQ(shard.Stats().sessions_lost, 1u);
 }
 
 TEST(ShardHostTest, SamplingStaysUntilItChangesAndOnlyACommitChangesIt) {
@@ -339,6 +355,20 @@ TEST(ShardHostTest, AnEngineThatLiesPoisonsTheShard) {
   EXPECT_NE(log.find("prefill " + IdPrefix(session.key().session) + " epoch=1 step=1 start=0 tokens=3"), std::string::npos) << log;
   EXPECT_EQ(log.find(session.key().session.Hex()), std::string::npos);
   EXPECT_EQ(shard.description().state, ShardState::kPoisoned);
+}
+
+TEST(ShardHostTest, AnEngineThatKeepsCellsPoisonsTheShard) {
+  TestShard shard;
+  TestSession session(shard.link(), shard.description(), 1), other(shard.link(), shard.description(), 2);
+  ASSERT_TRUE(session.Open());
+  ASSERT_TRUE(other.Open());
+  session.MustPrefill({1, 2, 3}, RowsWanted::kNone);
+  shard.engine_gate().KeepCells();
+  ::testing::internal::CaptureStderr();
+  shard.Release(session.key());
+  EXPECT_EQ(std::get<Refusal>(other.Prefill({1}, RowsWanted::kNone).get()).reason, Reason::kPoisoned);
+  shard.WaitFor([&] { return !shard.host().trouble().ok(); });
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("still holds sequence 0"), std::string::npos);
 }
 
 TEST(ShardHostTest, HealthHearsOfPoisonBeforeAnybodyElse) {

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <functional>
 #include <future>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -42,6 +43,12 @@ class EngineGate {
   // From now on past_len of the engine is one too few: a broken invariant.
   void LoseTokens() { loses_tokens_ = true; }
   bool loses_tokens() const { return loses_tokens_; }
+  // From now on Remove does nothing.
+  void KeepCells() { keeps_cells_ = true; }
+  bool keeps_cells() const { return keeps_cells_; }
+  // From now on every row that comes out overflowed, and the engine did not notice.
+  void OverflowRows() { overflows_ = true; }
+  bool overflows() const { return overflows_; }
 
  private:
   void Set(bool closed) {
@@ -53,7 +60,7 @@ class EngineGate {
   std::condition_variable changed_;
   bool closed_ = false;
   int held_ = 0;
-  std::atomic<bool> loses_tokens_{false};
+  std::atomic<bool> loses_tokens_{false}, keeps_cells_{false}, overflows_{false};
 };
 
 class GatedEngine : public FakeEngine {
@@ -62,6 +69,18 @@ class GatedEngine : public FakeEngine {
   PastLen past_len(SequenceId sequence) const override {
     PastLen truth = FakeEngine::past_len(sequence);
     return gate_.loses_tokens() && truth.value > 0 ? PastLen(truth.value - 1) : truth;
+  }
+  std::vector<EngineOutcome> Run(std::span<const EngineStep> steps) override {
+    std::vector<EngineOutcome> outcomes = FakeEngine::Run(steps);
+    if (!gate_.overflows()) return outcomes;
+    for (EngineOutcome& outcome : outcomes) {
+      const uint32_t rows = outcome.output.rows(), width = outcome.output.width();
+      if (rows > 0) outcome.output = HiddenState(rows, width, std::vector<float>(size_t{rows} * width, std::numeric_limits<float>::infinity()));
+    }
+    return outcomes;
+  }
+  void Remove(SequenceId sequence) override {
+    if (!gate_.keeps_cells()) FakeEngine::Remove(sequence);
   }
   Status CheckSampling(const SamplingParams& params) const override {
     ++gate_.sampling_checks;
