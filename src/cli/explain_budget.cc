@@ -54,7 +54,7 @@ std::string ExplainBudget(const BudgetQuestion& question) {
   text += Row("compute", HumanBytes(need.compute_bytes), "about, for one step");
   text += Row("total", HumanBytes(need.total()), question.available_bytes ? "of " + HumanBytes(*question.available_bytes) + " available" : "") + "\n";
   const bool fits = !question.available_bytes || need.total() <= *question.available_bytes;
-  return text + (fits ? "It fits.\n" : "It does not fit.\n");
+  return text + (fits ? "It fits into memory.\n" : "It does not fit into memory.\n");
 }
 
 }  // namespace meshnet::cli

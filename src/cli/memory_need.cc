@@ -19,7 +19,9 @@ uint64_t PredictComputeBytes(const EngineSettings& settings, uint32_t boundary_w
 }
 
 Status CheckMemory(const std::string& what, const std::vector<MemoryNeed>& needs) {
-  std::optional<uint64_t> available = AvailableMemory();
+  Result<std::optional<uint64_t>> readable = AvailableMemory();
+  if (!readable.ok()) return readable.status();
+  const std::optional<uint64_t>& available = *readable;
   uint64_t weights = 0, kv = 0, total = 0;
   for (const MemoryNeed& need : needs) {
     weights += need.weight_bytes + need.hole_bytes;

@@ -1,10 +1,12 @@
 #include "cli/system_memory.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <string_view>
 
 namespace meshnet::cli {
 namespace {
@@ -57,16 +59,20 @@ std::optional<uint64_t> LeftInCgroup() {
 
 }  // namespace
 
-std::optional<uint64_t> AvailableMemory() {
+Result<std::optional<uint64_t>> AvailableMemory() {
   std::optional<uint64_t> available = KilobyteLine("/proc/meminfo", "MemAvailable");
   auto lower = [&available](std::optional<uint64_t> limit) {
     if (limit) available = available ? std::min(*available, *limit) : *limit;
   };
   lower(LeftInCgroup());
   if (const char* text = std::getenv("MESHNET_MEMORY_LIMIT_BYTES")) {
-    char* end = nullptr;
-    unsigned long long bytes = std::strtoull(text, &end, 10);
-    if (end != text && *end == '\0') lower(bytes);
+    const std::string_view digits(text);
+    uint64_t bytes = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bytes);
+    if (digits.empty() || error != std::errc() || end != digits.data() + digits.size()) {
+      return BadConfiguration("MESHNET_MEMORY_LIMIT_BYTES is \"" + std::string(digits.substr(0, 40)) + "\"; it must be a number of bytes, digits only");
+    }
+    lower(bytes);
   }
   return available;
 }

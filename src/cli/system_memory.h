@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/status.h"
+
 namespace meshnet::cli {
 
 // The smaller of what the machine has available and what the memory limit of our cgroup leaves; nothing when neither can be read.
-// MESHNET_MEMORY_LIMIT_BYTES lowers it.
-std::optional<uint64_t> AvailableMemory();
+// MESHNET_MEMORY_LIMIT_BYTES lowers it; kBadConfiguration when that is no number.
+Result<std::optional<uint64_t>> AvailableMemory();
 
 // Resident bytes of a process, and how many of them are file pages (mapped weights); 0 when it is gone.
 struct ProcessMemory {

@@ -38,7 +38,7 @@ std::vector<std::string> WorkerSettings::ToArguments() const {
 }
 
 void WorkerFlags::AddTo(Arguments& arguments) {
-  arguments.Number("-t,--threads", &threads_, 0, 1024, "threads of the engine; 0: all physical cores this process may use");
+  arguments.Number("-t,--threads", &threads_, 0, 512, "threads of the engine; 0: all physical cores this process may use");
   arguments.Choice("--numerics", &numerics_, {"fast", "exact"},
                    "fast: bit-equal at equal step shapes; exact: results do not depend on threads, chunks, neighbours or replay");
   arguments.Text("-c,--hot-kv-context-tokens", &context_, "context of one session (default 4096, or the model's if smaller)");
@@ -48,7 +48,7 @@ void WorkerFlags::AddTo(Arguments& arguments) {
   arguments.Text("--cache-type-k", &kv_type_k_, "-ctk: type of the K cache (f16; bf16 in exact)");
   arguments.Text("--cache-type-v", &kv_type_v_, "-ctv: type of the V cache");
   arguments.Choice("--flash-attn", &flash_attention_, {"on", "off"}, "-fa: flash attention");
-  arguments.Number("--ubatch-size", &ubatch_, 1, 65536, "-ub: tokens of one engine call; a head uses at most 128");
+  arguments.Number("--ubatch-size", &ubatch_, 1, 16384, "-ub: tokens of one engine call; a head uses at most 128");
   arguments.Signed("--gpu-layers", &gpu_layers_, "-ngl: layers to offload");
   arguments.Text("--device", &device_, "devices to offload to, comma separated");
 }

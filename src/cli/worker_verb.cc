@@ -107,7 +107,9 @@ MemoryNeed NeedOf(const OpenedShard& shard, const plan::KvEstimate& kv, const En
 }
 
 Status Explain(BudgetQuestion question) {
-  question.available_bytes = AvailableMemory();
+  Result<std::optional<uint64_t>> available = AvailableMemory();
+  if (!available.ok()) return available.status();
+  question.available_bytes = *available;
   Print(ExplainBudget(question));
   return CheckMemory(question.what, {question.need});
 }

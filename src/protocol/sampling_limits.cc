@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <iterator>
+#include <map>
 #include <span>
 
 namespace meshnet {
@@ -54,6 +55,25 @@ Status CheckSizes(const SamplingParams& params) {
   return OkStatus();
 }
 
+Status CheckSamplers(const SamplingParams& params) {
+  if (params.samplers.find_first_not_of(kSamplerLetters) != std::string::npos) return Limit("samplers", "of the letters " + std::string(kSamplerLetters));
+  const size_t infill = params.samplers.find('i');
+  if (infill == std::string::npos) return OkStatus();
+  const bool cut = params.samplers.find('k') < infill && params.top_k >= 1 && params.top_k <= kInfillCandidatesMax && params.min_keep <= kInfillCandidatesMax;
+  return cut ? OkStatus()
+             : Limit("samplers", "such that infill comes after top_k, with top_k from 1 to " + std::to_string(kInfillCandidatesMax) + " and min_keep not above that");
+}
+
+Status CheckLogitBias(const SamplingParams& params) {
+  std::map<Token, double> sums;
+  for (const LogitBias& bias : params.logit_bias) {
+    if (std::isnan(bias.bias) || bias.bias == std::numeric_limits<float>::infinity()) return Limit("logit_bias", "finite, or -inf to forbid the token");
+    if (!std::isinf(bias.bias)) sums[bias.token] += bias.bias;
+    if (std::abs(sums[bias.token]) > kLogitBiasSumMax) return Limit("logit_bias", Between(-kLogitBiasSumMax, kLogitBiasSumMax) + " in all for one token, or -inf to forbid it");
+  }
+  return OkStatus();
+}
+
 // llama.cpp takes these as C strings.
 Status CheckText(const char* field, const std::string& text, size_t bytes_max) {
   if (text.size() > bytes_max) return Limit(field, "of at most " + std::to_string(bytes_max) + " bytes each");
@@ -62,7 +82,6 @@ Status CheckText(const char* field, const std::string& text, size_t bytes_max) {
 }
 
 Status CheckTexts(const SamplingParams& params) {
-  if (params.samplers.find_first_not_of(kSamplerLetters) != std::string::npos) return Limit("samplers", "of the letters " + std::string(kSamplerLetters));
   for (const std::string& breaker : params.dry_sequence_breakers) {
     if (Status status = CheckText("dry_sequence_breakers", breaker, kSequenceBreakerBytesMax); !status.ok()) return status;
   }
@@ -83,7 +102,6 @@ Status CheckTokens(const SamplingParams& params, uint32_t vocabulary_size) {
   const std::string allowed = "token ids below " + std::to_string(vocabulary_size);
   for (const LogitBias& bias : params.logit_bias) {
     if (!known(bias.token)) return Limit("logit_bias", allowed);
-    if (std::isnan(bias.bias) || bias.bias == std::numeric_limits<float>::infinity()) return Limit("logit_bias", "finite, or -inf to forbid the token");
   }
   for (const GrammarTrigger& trigger : params.grammar_triggers) {
     const bool needed = trigger.type == 0;
@@ -111,6 +129,8 @@ Status CheckSamplingParams(const SamplingParams& params, uint32_t vocabulary_siz
   if (Status status = CheckNumbers(params); !status.ok()) return status;
   if (Status status = CheckSizes(params); !status.ok()) return status;
   if (Status status = CheckTexts(params); !status.ok()) return status;
+  if (Status status = CheckSamplers(params); !status.ok()) return status;
+  if (Status status = CheckLogitBias(params); !status.ok()) return status;
   return CheckTokens(params, vocabulary_size);
 }
 

@@ -58,6 +58,9 @@ inline constexpr IntegerLimit kIntegerLimits[] = {
 inline constexpr size_t kSamplersMax = 32;
 inline constexpr std::string_view kSamplerLetters = "dkypsmtxiea";
 inline constexpr size_t kLogitBiasMax = 20'000;
+inline constexpr float kLogitBiasSumMax = 1e6f;  // of one token's; beyond, llama.cpp's partial sort of candidates overflows
+// llama.cpp's infill compares each candidate with each other one: a whole vocabulary would hold the worker for seconds a token.
+inline constexpr int32_t kInfillCandidatesMax = 256;
 inline constexpr size_t kSequenceBreakersMax = 64;
 inline constexpr size_t kSequenceBreakerBytesMax = 256;
 inline constexpr size_t kGrammarBytesMax = 256u << 10;

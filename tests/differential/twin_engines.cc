@@ -31,11 +31,10 @@ void RealTwin::Remove(SequenceId sequence) {
 
 void FakeTwin::Foretell(std::span<const EngineStep> steps) {
   const bool whole = info().truncation_class == TruncationClass::kWhole;
-  // In mode exact a ring of cells that has turned keeps its order only if no chunk is taken out of it.
-  const uint32_t ring = info().numerics.mode == NumericsMode::kExact ? real_.cells().window_cells() : 0;
+  // In mode exact a ring of cells keeps its order for sure only if no chunk is taken out of it.
+  const bool ring = info().numerics.mode == NumericsMode::kExact && real_.cells().window_cells() > 0;
   for (const EngineStep& step : steps) {
-    const bool turned = ring > 0 && step.tokens.size() > 1 && step.start.value + step.tokens.size() > ring;
-    const bool goes_back = (!whole || step.start.value == 0) && !turned;
+    const bool goes_back = (!whole || step.start.value == 0) && !(ring && step.tokens.size() > 1);
     if (misfortune_.struck && steps.size() == 1) {
       Inject({.kind = goes_back ? FakeFault::Kind::kRolledBack : FakeFault::Kind::kLost, .sequence = step.sequence});
     } else if (std::ranges::find(step.tokens, kPoison) != step.tokens.end()) {

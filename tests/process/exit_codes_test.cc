@@ -185,6 +185,13 @@ TEST_F(ExitCodesTest, TooLittleMemoryIsSixBeforeLoading) {
   }
   Finished worker = Meshnet({"worker", "--model", TextModel(), "--layers", "0:2", "--listen", "127.0.0.1:0"}, options);
   EXPECT_EQ(worker.code, 6) << worker.err;
+  // A limit that is not understood is not a limit that is ignored.
+  for (const char* text : {"1G", "-1", "", "999999999999999999999999"}) {
+    options.environment["MESHNET_MEMORY_LIMIT_BYTES"] = text;
+    Finished unread = Meshnet({"serve", TextModel(), "--shards", "2"}, options);
+    EXPECT_EQ(unread.code, 3) << text << unread.err;
+    EXPECT_THAT(unread.err, HasSubstr("MESHNET_MEMORY_LIMIT_BYTES")) << text;
+  }
 }
 
 TEST_F(ExitCodesTest, WhatMustNotBeDoneIsSevenWithTheReason) {

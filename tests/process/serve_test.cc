@@ -135,7 +135,7 @@ TEST_F(ServeTest, AHungWorkerIsStartedAgainAndTheAnswerGoesOn) {
 TEST_F(ServeTest, AWorkerThatHangsOrDiesWhileItLoadsIsStartedAgain) {
   for (int signal_number : {SIGSTOP, SIGKILL}) {
     std::unique_ptr<TestProcess> serve =
-        Start({"serve", TextModel(), "--shards", "2", "--port", "0", "-t", "1", "--start-timeout", "3", "--silence-timeout", "3"});
+        Start({"serve", TextModel(), "--shards", "2", "--port", "0", "-t", "1", "--start-timeout", "10", "--silence-timeout", "3"});
     std::vector<pid_t> workers;
     ASSERT_TRUE(Eventually([&] { return (workers = ChildrenOf(serve->pid())).size() == 2 || !serve->running(); }));
     ASSERT_EQ(workers.size(), 2u) << serve->err();
@@ -148,7 +148,7 @@ TEST_F(ServeTest, AWorkerThatHangsOrDiesWhileItLoadsIsStartedAgain) {
 }
 
 TEST_F(ServeTest, SigtermLetsAnswersEndWhole) {
-  Server server = Serve({TextModel(), "--shards", "2"});
+  Server server = Serve({TextModel(), "--shards", "2", "--drain-seconds", "120"});
   std::vector<pid_t> workers = ChildrenOf(server.process->pid());
   Stream stream(server.url, Completion("Once upon a time", kLong));
   ASSERT_TRUE(Eventually([&] { return stream.events() > 5; }));

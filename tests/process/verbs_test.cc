@@ -82,7 +82,7 @@ TEST_F(VerbsTest, TheBudgetIsExplainedBeforeAnythingIsCutOrLoaded) {
   EXPECT_EQ(own.code, 0) << own.err;
   // 300 tokens are two of llama.cpp's 256 cells.
   EXPECT_THAT(own.out, testing::AllOf(HasSubstr("layers [0,2) of"), HasSubstr("4 x 300 = 1200 tokens fit the budget: 512 of its own"), HasSubstr("2048"),
-                                      HasSubstr("It fits.")));
+                                      HasSubstr("It fits into memory.")));
   options.environment["MESHNET_HOT_KV_BUDGET_TOKENS"] = "600";
   EXPECT_THAT(Meshnet(explain, options).out, testing::AllOf(HasSubstr("are more than the budget: one pool"), HasSubstr("768")));
   options.environment["MESHNET_HOT_KV_BUDGET_TOKENS"] = "200";
@@ -93,7 +93,7 @@ TEST_F(VerbsTest, TheBudgetIsExplainedBeforeAnythingIsCutOrLoaded) {
   options.environment["MESHNET_MEMORY_LIMIT_BYTES"] = "1000000";
   Finished large = Meshnet(explain, options);
   EXPECT_EQ(large.code, 6);
-  EXPECT_THAT(large.out, HasSubstr("It does not fit."));
+  EXPECT_THAT(large.out, HasSubstr("It does not fit into memory."));
   EXPECT_FALSE(std::filesystem::exists(options.environment["XDG_CACHE_HOME"] + "/meshnet/shards")) << "nothing was cut";
 
   const std::string shard = Path("shard.gguf");

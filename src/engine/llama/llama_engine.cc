@@ -281,16 +281,15 @@ bool LlamaEngine::RollBack(const EngineStep& step, const std::string& cause) {
   Sequence& sequence = At(step.sequence);
   sequence.log.resize(step.start.value);
   sequence.sampler.reset();
-  if (cells_.CutTo(step.sequence, step.start) && (step.tokens.size() == 1 || !TurnedExact(step.sequence))) return true;
+  if (cells_.CutTo(step.sequence, step.start) && (step.tokens.size() == 1 || !exact_window())) return true;
   Lose(step.sequence, cause);
   return false;
 }
 
-// In mode exact the order of a window's cells counts, because sums are taken in it. Once its ring has turned, what was taken out of it may come back
-// to other cells than those of a context that never went back; a single token comes back to its own.
-bool LlamaEngine::TurnedExact(SequenceId sequence) const {
-  return parts_.settings.numerics == NumericsMode::kExact && info().truncation_class == TruncationClass::kWindow &&
-         cells_.intact_from(sequence) > PastLen(0);
+// In mode exact the order of a window's cells counts, because sums are taken in it. What was taken out of a ring that has turned, or out of one that
+// a broken chunk may have turned, may come back to other cells than those of a context that never went back; a single token comes back to its own.
+bool LlamaEngine::exact_window() const {
+  return parts_.settings.numerics == NumericsMode::kExact && info().truncation_class == TruncationClass::kWindow;
 }
 
 void LlamaEngine::Lose(SequenceId id, const std::string& cause) {
@@ -332,7 +331,8 @@ void LlamaEngine::Remove(SequenceId id) {
 PastLen LlamaEngine::past_len(SequenceId sequence) const { return PastLen(static_cast<uint32_t>(At(sequence).log.size())); }
 
 PastLen LlamaEngine::intact_from(SequenceId sequence) const {
-  return TurnedExact(sequence) ? past_len(sequence) : cells_.intact_from(sequence);
+  const PastLen intact = cells_.intact_from(sequence);
+  return exact_window() && intact > PastLen(0) ? past_len(sequence) : intact;
 }
 
 Status LlamaEngine::CheckSampling(const SamplingParams& params) const {

@@ -86,8 +86,7 @@ class LlamaEngine : public Engine {
   void Sample(const EngineStep& step, uint32_t first_row, EngineOutcome& outcome);
   // The sequence back to the step's start, in log, cells and sampler. False: it is lost.
   bool RollBack(const EngineStep& step, const std::string& cause);
-  // Nothing can be taken back any more without changing last bits.
-  bool TurnedExact(SequenceId sequence) const;
+  bool exact_window() const;
   void Lose(SequenceId sequence, const std::string& cause);
   void ScrubMemory();
 

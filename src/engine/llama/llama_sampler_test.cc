@@ -296,6 +296,11 @@ TEST_F(LlamaSamplerTest, HostileParametersAreRefusedBeforeAnyStep) {
       {"recursive pattern", [](SamplingParams& p) { p.grammar = "root ::= \"a\"", p.grammar_lazy = true, p.grammar_triggers = {{2, R"(\w*x)", -1}}; }},
       {"empty word", [](SamplingParams& p) { p.grammar = "root ::= \"a\"", p.grammar_lazy = true, p.grammar_triggers = {{1, "", -1}}; }},
       {"bias of no token", [](SamplingParams& p) { p.logit_bias = {{1 << 30, 1}}; }},
+      {"bias that overflows", [](SamplingParams& p) { p.logit_bias = {{5, 1e9f}}; }},
+      {"biases that add up", [](SamplingParams& p) { p.logit_bias = {{5, 7e5f}, {6, 1}, {5, 7e5f}}; }},
+      {"infill over the vocabulary", [](SamplingParams& p) { p.samplers = "i"; }},
+      {"infill in front of top_k", [](SamplingParams& p) { p.samplers = "ik"; }},
+      {"infill over many", [](SamplingParams& p) { p.samplers = "ki", p.top_k = 10000; }},
       {"generation prompt against the grammar",
        [](SamplingParams& p) { p.grammar = "root ::= \"a\"", p.grammar_type = 2, p.generation_prompt = "zzz"; }},
       {"end of generation in the generation prompt",
@@ -314,9 +319,10 @@ TEST_F(LlamaSamplerTest, HostileParametersAreRefusedBeforeAnyStep) {
 }
 
 TEST_F(LlamaSamplerTest, EveryKindOfSamplerRuns) {
-  for (const char* samplers : {"edskypmxt", "kpt", "x", "a", "ma", "i", "t"}) {
+  for (const char* samplers : {"edskypmxt", "kpt", "x", "a", "ma", "ki", "t"}) {
     SamplingParams params = Hot(2);
     params.samplers = samplers;
+    if (params.samplers.starts_with("k")) params.top_k = 40;
     params.xtc_probability = 0.5f;
     params.typical_p = 0.9f;
     params.top_n_sigma = 1.0f;
