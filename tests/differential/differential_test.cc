@@ -159,7 +159,12 @@ World Windowed() {
   return world;
 }
 
-TEST(DifferentialTest, Window) { Compare(Windowed(), 12, Usual({"truncations in the engine", "windows recycled", "step refused: truncate-unsupported"})); }
+// In mode exact what breaks off costs the session, so no step is rolled back here.
+TEST(DifferentialTest, Window) {
+  std::vector<std::string> met = Usual({"truncations in the engine", "windows recycled"});
+  std::erase(met, "step refused: exec-failed");
+  Compare(Windowed(), 10, met);
+}
 
 // In mode fast a window is cut after it was recycled, while it is whole.
 TEST(DifferentialTest, WindowInAnyOrder) {

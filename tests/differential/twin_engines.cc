@@ -31,11 +31,11 @@ void RealTwin::Remove(SequenceId sequence) {
 
 void FakeTwin::Foretell(std::span<const EngineStep> steps) {
   const bool whole = info().truncation_class == TruncationClass::kWhole;
-  // In mode exact a ring of cells keeps its order for sure only if no chunk is taken out of it.
+  // In mode exact a ring of cells keeps its order for sure only if nothing is taken out of it.
   const bool ring = info().numerics.mode == NumericsMode::kExact && real_.cells().window_cells() > 0;
   for (const EngineStep& step : steps) {
-    const bool goes_back = (!whole || step.start.value == 0) && !(ring && step.tokens.size() > 1);
-    if (misfortune_.struck && steps.size() == 1) {
+    const bool goes_back = (!whole || step.start.value == 0) && !ring;
+    if (misfortune_.struck && (steps.size() == 1 || ring)) {
       Inject({.kind = goes_back ? FakeFault::Kind::kRolledBack : FakeFault::Kind::kLost, .sequence = step.sequence});
     } else if (std::ranges::find(step.tokens, kPoison) != step.tokens.end()) {
       Inject({.kind = FakeFault::Kind::kNonFinite, .sequence = step.sequence});

@@ -281,13 +281,13 @@ bool LlamaEngine::RollBack(const EngineStep& step, const std::string& cause) {
   Sequence& sequence = At(step.sequence);
   sequence.log.resize(step.start.value);
   sequence.sampler.reset();
-  if (cells_.CutTo(step.sequence, step.start) && (step.tokens.size() == 1 || !exact_window())) return true;
+  if (cells_.CutTo(step.sequence, step.start) && !exact_window()) return true;
   Lose(step.sequence, cause);
   return false;
 }
 
-// In mode exact the order of a window's cells counts, because sums are taken in it. What was taken out of a ring that has turned, or out of one that
-// a broken chunk may have turned, may come back to other cells than those of a context that never went back; a single token comes back to its own.
+// In mode exact the order of a window's cells counts, because sums are taken in it. What a broken call took out of the ring, or a cut out of one that
+// has turned, may come back to other cells than those of a context that never went back.
 bool LlamaEngine::exact_window() const {
   return parts_.settings.numerics == NumericsMode::kExact && info().truncation_class == TruncationClass::kWindow;
 }
