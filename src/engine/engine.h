@@ -37,7 +37,7 @@ enum class EngineFate {
 struct EngineOutcome {
   EngineFate fate = EngineFate::kDone;
   std::string cause;                    // a sentence, when not done
-  bool asked_too_much = false;          // kRolledBack: what the step asks for leaves nothing to sample, so trying again is no help
+  bool asked_too_much = false;          // not done: what the step asks for leaves nothing to sample, so trying again is no help
   HiddenState output;                   // hidden rows before the tail; logits on the tail when asked
   std::vector<SampledToken> sampled;    // tail: one when `sampling` was given
 };

@@ -134,7 +134,7 @@ void ShardCore::SettleOne(RunningStep running, EngineOutcome outcome, Time start
 void ShardCore::Settle(PendingStep pending, EngineOutcome outcome, std::shared_ptr<StepResult> result) {
   kv::Settled settled = kv_.Settle(pending.ticket, FateOf(outcome.fate), std::move(result), std::move(outcome.cause), clock_.Now());
   MESHNET_CHECK((settled.result != nullptr) != settled.refusal.has_value());
-  if (outcome.asked_too_much && settled.refusal && settled.refusal->reason == Reason::kExecFailed) {
+  if (outcome.asked_too_much && settled.refusal && (settled.refusal->reason == Reason::kExecFailed || settled.refusal->detail == Detail::kLost)) {
     settled.refusal->reason = Reason::kBadRequest;
     settled.refusal->detail = Detail::kLimit;
   }

@@ -274,7 +274,7 @@ void LlamaEngine::Sample(const EngineStep& step, uint32_t first_row, EngineOutco
   }
   const std::string cause = sampled.status().message();
   outcome = Failed(RollBack(step, cause) ? EngineFate::kRolledBack : EngineFate::kLost, cause);
-  outcome.asked_too_much = outcome.fate == EngineFate::kRolledBack && sampled.status().code() == StatusCode::kRefused;
+  outcome.asked_too_much = sampled.status().code() == StatusCode::kRefused;
 }
 
 bool LlamaEngine::RollBack(const EngineStep& step, const std::string& cause) {
