@@ -2,9 +2,6 @@
 // positions llama.cpp reports, and the bits of a fresh context that is fed the tokens that survived (docs/engine.md, L3, L5, L11 and L13).
 // Shown able to fail: llama_memory_seq_rm skipped in LlamaSequenceCells::CutTo (Full, seed 3), ScrubNonFinite skipped (WholeHybrid, seed 3).
 // MESHNET_DIFFERENTIAL_LISTS=N runs N lists of each world, MESHNET_DIFFERENTIAL_SEED=S begins at seed S.
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
@@ -14,6 +11,7 @@
 #include "differential/bed.h"
 #include "differential/operations.h"
 #include "gtest/gtest.h"
+#include "model/run_in_child.h"
 #include "tiny/test_folder.h"
 #include "tiny/tiny_model.h"
 
@@ -32,47 +30,26 @@ struct Ran {
   Tally tally;
 };
 
-void Say(int out, const std::string& text) {
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t count = write(out, text.data() + done, text.size() - done);
-    if (count <= 0) _exit(2);
-    done += static_cast<size_t>(count);
-  }
-}
-
-// In a process of its own, because a broken claim aborts.
 Ran RunList(const World& world, const std::string& model_path, const std::vector<Operation>& operations) {
-  int ends[2];
-  if (pipe(ends) != 0) return {"no pipe", {}};
-  const pid_t child = fork();
-  if (child == 0) {
-    close(ends[0]);
-    dup2(ends[1], STDERR_FILENO);
+  const ChildRun child = RunInChild([&](const Say& say) {
     Bed bed(world, model_path);
-    std::string problem;
-    for (size_t i = 0; i < operations.size() && problem.empty(); ++i) problem = bed.Do(operations[i]);
-    if (!problem.empty()) {
-      Say(ends[1], problem);
-      _exit(1);
+    for (const Operation& operation : operations) {
+      const std::string problem = bed.Do(operation);
+      if (problem.empty()) continue;
+      say(problem);
+      return 1;
     }
     std::string text;
     for (const auto& [name, count] : bed.TakeTally()) text += std::to_string(count) + " " + name + "\n";
-    Say(ends[1], text);
-    _exit(0);
-  }
-  close(ends[1]);
-  std::string output;
-  char buffer[4096];
-  for (ssize_t count; (count = read(ends[0], buffer, sizeof buffer)) > 0;) output.append(buffer, static_cast<size_t>(count));
-  close(ends[0]);
-  int status = 0;
-  waitpid(child, &status, 0);
+    say(text);
+    return 0;
+  });
   Ran ran;
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    ran.problem = output.empty() ? "it died without a word" : output;
+  if (!child.well) {
+    ran.problem = ProblemOf(child);
     return ran;
   }
-  std::istringstream lines(output);
+  std::istringstream lines(child.output);
   std::string name;
   for (uint64_t count; lines >> count && std::getline(lines >> std::ws, name);) ran.tally[name] += count;
   return ran;

@@ -1,13 +1,11 @@
 #include "kv_commands.h"
 
-#include <fcntl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <optional>
+
+#include "run_in_child.h"
 
 namespace meshnet::kv {
 namespace {
@@ -132,41 +130,24 @@ std::string KvCommands::Rest() {
 }
 
 Ran RunCommands(const std::vector<std::string>& commands) {
-  int pipe_ends[2];
-  if (pipe(pipe_ends) != 0) return {{}, "no pipe"};
-  const pid_t child = fork();
-  if (child == 0) {
-    // Answers, then what is wrong: the words of a broken claim come out of it by themselves.
-    close(pipe_ends[0]);
-    dup2(pipe_ends[1], STDERR_FILENO);
-    auto say = [](const std::string& text) {
-      if (write(STDERR_FILENO, text.data(), text.size()) < 0) _exit(2);
-    };
+  // Answers, then what is wrong: the words of a broken claim come out of it by themselves.
+  ChildRun child = RunInChild([&](const Say& say) {
     KvTranscript transcript;
     for (const std::string& command : commands) {
       say(kAnswerMark + transcript.Execute(command) + "\n");
-      if (!transcript.problem().empty()) {
-        say(transcript.problem());
-        _exit(1);
-      }
+      if (transcript.problem().empty()) continue;
+      say(transcript.problem());
+      return 1;
     }
-    _exit(0);
-  }
-  close(pipe_ends[1]);
-  std::string output;
-  char buffer[4096];
-  for (ssize_t count; (count = read(pipe_ends[0], buffer, sizeof buffer)) > 0;) output.append(buffer, static_cast<size_t>(count));
-  close(pipe_ends[0]);
-  int status = 0;
-  waitpid(child, &status, 0);
+    return 0;
+  });
   Ran ran;
-  while (output.starts_with(kAnswerMark)) {
-    const size_t end = output.find('\n');
-    ran.answers.push_back(output.substr(kAnswerMark.size(), end - kAnswerMark.size()));
-    output.erase(0, end + 1);
+  while (child.output.starts_with(kAnswerMark)) {
+    const size_t end = child.output.find('\n');
+    ran.answers.push_back(child.output.substr(kAnswerMark.size(), end - kAnswerMark.size()));
+    child.output.erase(0, end + 1);
   }
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return ran;
-  ran.problem = output.empty() ? "it died without a word" : output;
+  if (!child.well) ran.problem = ProblemOf(child);
   return ran;
 }
 
