@@ -1,7 +1,5 @@
 // The real models, cut and whole, bit for bit. Runs with MESHNET_REAL_MODELS=1.
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -13,26 +11,18 @@
 #include "gtest/gtest.h"
 #include "parity/split_route.h"
 #include "plan/memory_estimate.h"
+#include "tiny/real_model.h"
 #include "tiny/test_folder.h"
 
 namespace meshnet::parity {
 namespace {
 
-// Where scripts/model puts it.
-std::string ModelPath(const std::string& name) {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::string folder = cache && *cache ? cache : std::string(home ? home : "") + "/.cache";
-  return folder + "/meshnet/models/" + name + ".gguf";
-}
-
 class RealModelTest : public testing::Test {
  protected:
   // Skips the test when the lane is off or the model is not there.
   void Use(const std::string& name) {
-    const char* wanted = std::getenv("MESHNET_REAL_MODELS");
-    path_ = ModelPath(name);
-    if (!wanted || std::string(wanted) != "1" || !std::filesystem::exists(path_)) {
+    path_ = tiny::RealModel(name);
+    if (path_.empty()) {
       GTEST_SKIP() << "set MESHNET_REAL_MODELS=1; how to get the model: scripts/model " << name;
     }
     Result<gguf::ModelFile> file = gguf::ModelFile::Open(path_);
