@@ -147,34 +147,28 @@ TEST(ShardHostTest, AStreamThatEndsCancelsOnlyWhatNobodyElseWaitsFor) {
 }
 
 TEST(ShardHostTest, AFailedStepIsRolledBackAndCanBeSentAgain) {
-  TestShard shard;
-  TestSession session(shard.link(), shard.description(), 1);
-  ASSERT_TRUE(session.Open());
-  session.MustPrefill({1, 2}, RowsWanted::kNone);
-  shard.engine().Inject({.kind = FakeFault::Kind::kRolledBack});
-  Step step = session.PrefillStep({3}, RowsWanted::kLast, Greedy());
-  Refusal refusal = std::get<Refusal>(session.Send(step).get());
-  EXPECT_EQ(refusal.reason, Reason::kExecFailed);
-  ASSERT_TRUE(refusal.session.has_value());
-  EXPECT_EQ(refusal.session->past_len, PastLen(2));
-  StepResult result = std::get<StepResult>(session.Send(std::move(step)).get());
-  EXPECT_EQ(result.past_len, PastLen(3));
-  EXPECT_EQ(result.sampled.at(0).token, FakeAnswer(shard.model(), std::vector<Token>{1, 2, 3}, 1, Greedy()).at(0));
-}
-
-TEST(ShardHostTest, WhatTheRequestItselfMakesImpossibleIsItsFaultAndCostsNothing) {
-  TestShard shard;
-  TestSession session(shard.link(), shard.description(), 1);
-  ASSERT_TRUE(session.Open());
-  session.MustPrefill({1, 2}, RowsWanted::kNone);
-  shard.engine().Inject({.kind = FakeFault::Kind::kAskedTooMuch});
-  Step step = session.PrefillStep({3}, RowsWanted::kLast, Greedy());
-  Refusal refusal = std::get<Refusal>(session.Send(step).get());
-  EXPECT_EQ(refusal.reason, Reason::kBadRequest);
-  EXPECT_EQ(refusal.detail, Detail::kLimit);
-  ASSERT_TRUE(refusal.session.has_value());
-  EXPECT_EQ(refusal.session->past_len, PastLen(2));
-  EXPECT_EQ(std::get<StepResult>(session.Send(std::move(step)).get()).past_len, PastLen(3));
+  const struct {
+    FakeFault::Kind kind;
+    Reason reason;
+    Detail detail;
+  } rows[] = {{FakeFault::Kind::kRolledBack, Reason::kExecFailed, Detail::kNone},
+              {FakeFault::Kind::kAskedTooMuch, Reason::kBadRequest, Detail::kLimit}};  // the request itself makes it impossible
+  for (const auto& row : rows) {
+    TestShard shard;
+    TestSession session(shard.link(), shard.description(), 1);
+    ASSERT_TRUE(session.Open());
+    session.MustPrefill({1, 2}, RowsWanted::kNone);
+    shard.engine().Inject({.kind = row.kind});
+    Step step = session.PrefillStep({3}, RowsWanted::kLast, Greedy());
+    Refusal refusal = std::get<Refusal>(session.Send(step).get());
+    EXPECT_EQ(refusal.reason, row.reason);
+    EXPECT_EQ(refusal.detail, row.detail);
+    ASSERT_TRUE(refusal.session.has_value());
+    EXPECT_EQ(refusal.session->past_len, PastLen(2));
+    StepResult result = std::get<StepResult>(session.Send(std::move(step)).get());
+    EXPECT_EQ(result.past_len, PastLen(3));
+    EXPECT_EQ(result.sampled.at(0).token, FakeAnswer(shard.model(), std::vector<Token>{1, 2, 3}, 1, Greedy()).at(0));
+  }
 }
 
 TEST(ShardHostTest, OnlyTheGuiltyStepOfABatchIsLost) {
