@@ -21,9 +21,6 @@
 
 namespace meshnet {
 
-// How often a wait asks whether it is cancelled or in a hurry; whoever wants to be seen sooner wakes the inbox.
-inline constexpr Duration kPollInterval = std::chrono::milliseconds(250);
-
 // What a link's callback leaves in the inbox.
 struct LinkAnswer {
   uint64_t serial = 0;  // of the pass or the opening it belongs to; an older one is late and ignored

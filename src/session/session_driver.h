@@ -51,6 +51,9 @@ struct AnswerFailure {
 
 enum class SinkVerdict { kGoOn, kStop };
 
+// How often a wait asks whether it is cancelled or in a hurry; whoever wants to be seen sooner wakes it.
+inline constexpr Duration kPollInterval = std::chrono::milliseconds(250);
+
 class AnswerSink {
  public:
   virtual ~AnswerSink() = default;

@@ -14,8 +14,6 @@
 namespace meshnet {
 namespace {
 
-constexpr Duration kPollInterval = std::chrono::milliseconds(250);
-
 struct PooledSession {
   std::unique_ptr<DrivenSession> session;
   std::string owner;
