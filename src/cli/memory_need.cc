@@ -1,5 +1,6 @@
 #include "cli/memory_need.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "cli/report.h"
@@ -12,10 +13,17 @@ constexpr uint64_t kContextOverhead = 16u << 20;
 
 }  // namespace
 
-uint64_t PredictComputeBytes(const EngineSettings& settings, uint32_t boundary_width, uint32_t vocabulary_size) {
-  const uint64_t activations = uint64_t{settings.chunk_rows} * boundary_width * 8;
-  const uint64_t logits = uint64_t{settings.output_rows} * vocabulary_size * 2;
-  return (activations + logits) * sizeof(float) + kContextOverhead;
+MemoryNeed NeedOf(const ShardSize& shard, const EngineSettings& settings, const plan::KvEstimate& kv) {
+  const bool has_logits = shard.range.begin == 0 || shard.range.end == shard.layer_count;
+  const uint64_t activations = uint64_t{settings.chunk_rows} * shard.boundary_width * 8;
+  const uint64_t logits = has_logits ? uint64_t{settings.output_rows} * shard.vocabulary_size * 2 : 0;
+  MemoryNeed need;
+  need.hole_bytes = shard.hole_bytes;
+  need.weight_bytes = shard.tensor_bytes - std::min(shard.tensor_bytes, shard.hole_bytes);
+  need.kv_bytes = kv.bytes;
+  need.kv_bytes_per_token = kv.bytes_per_token;
+  need.compute_bytes = (activations + logits) * sizeof(float) + kContextOverhead;
+  return need;
 }
 
 Status CheckMemory(const std::string& what, const std::vector<MemoryNeed>& needs) {

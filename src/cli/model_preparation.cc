@@ -111,14 +111,8 @@ Result<MemoryNeed> PredictMemory(const OpenedModel& model, const gguf::ShardPlan
   if (!engine.ok()) return engine.status();
   Result<plan::KvEstimate> kv = plan::EstimateKv(model.shape, plan.range, KvSettingsOf(*engine));
   if (!kv.ok()) return kv.status();
-  MemoryNeed need;
-  need.hole_bytes = plan.hole_bytes;
-  need.weight_bytes = plan.bytes - std::min(plan.bytes, plan.hole_bytes);
-  need.kv_bytes = kv->bytes;
-  need.kv_bytes_per_token = kv->bytes_per_token;
-  bool has_logits = plan.range.begin == 0 || plan.range.end == model.shape.layer_count;
-  need.compute_bytes = PredictComputeBytes(*engine, model.shape.boundary_width, has_logits ? model.shape.vocabulary_size : 0);
-  return need;
+  const gguf::ModelShape& shape = model.shape;
+  return NeedOf({plan.range, shape.layer_count, shape.boundary_width, shape.vocabulary_size, plan.bytes, plan.hole_bytes}, *engine, *kv);
 }
 
 std::string ShardFileName(const std::string& model_path, LayerRange range) {

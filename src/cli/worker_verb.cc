@@ -94,18 +94,6 @@ ShardDescription Describe(const OpenedShard& shard, const plan::KvEstimate& kv) 
 
 std::string NameOf(LayerRange range, const std::string& model) { return "layers " + range.Text() + " of " + model; }
 
-MemoryNeed NeedOf(const OpenedShard& shard, const plan::KvEstimate& kv, const EngineSettings& engine) {
-  const gguf::ShardIdentity& identity = shard.identity;
-  const bool has_logits = identity.range.begin == 0 || identity.range.end == identity.layer_count;
-  MemoryNeed need;
-  need.hole_bytes = HoleBytes(shard);
-  need.weight_bytes = shard.shape.weight_bytes - std::min(shard.shape.weight_bytes, need.hole_bytes);
-  need.kv_bytes = kv.bytes;
-  need.kv_bytes_per_token = kv.bytes_per_token;
-  need.compute_bytes = PredictComputeBytes(engine, identity.boundary_width, has_logits ? identity.vocabulary_size : 0);
-  return need;
-}
-
 Status Explain(BudgetQuestion question) {
   Result<std::optional<uint64_t>> available = AvailableMemory();
   if (!available.ok()) return available.status();
@@ -156,7 +144,9 @@ Status ServeShard(const WorkerWish& wish, const WorkerFlags& flags, const Argume
   Result<plan::KvEstimate> kv = plan::EstimateKv(shard->shape, {0, shard->shape.layer_count}, KvSettingsOf(*engine));
   if (!kv.ok()) return kv.status();
   const std::string what = NameOf(shard->identity.range, shard->identity.model_name);
-  const MemoryNeed need = NeedOf(*shard, *kv, *engine);
+  const gguf::ShardIdentity& identity = shard->identity;
+  const MemoryNeed need = NeedOf(
+      {identity.range, identity.layer_count, identity.boundary_width, identity.vocabulary_size, shard->shape.weight_bytes, HoleBytes(*shard)}, *engine, *kv);
   if (wish.explain_budget) return Explain({what, *settings, *engine, need, {}});
   if (!wish.is_child()) {  // whoever starts several workers has counted them all
     Status memory = CheckMemory(what, {need});
