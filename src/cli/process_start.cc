@@ -53,6 +53,8 @@ void LogOnlyWarnings() { spdlog::set_level(spdlog::level::warn); }
 
 int RunMain(int argc, char** argv, int (*body)(int, char**)) {
   OpenMissingStreams();
+  // Where there is a debugger, a failed assertion of llama.cpp's would attach it and stand still for as long as that takes: minutes on a busy machine.
+  setenv("GGML_NO_BACKTRACE", "1", 0);
   // May start the program once more, so it comes before everything else.
   EnsureOpenMpDoesNotSpin(argv);
   // Started by way of /proc/self/exe it would be called "exe" in a list of processes.

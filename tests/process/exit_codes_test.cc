@@ -167,12 +167,18 @@ TEST_F(ExitCodesTest, AShardOnWhichLlamaAbortsIsFiveAndNotServed) {
   std::memcpy(bytes.data() + value, &negative, sizeof negative);
   const std::string model = Path("aborts.gguf");
   tiny::TestFolder::Write(model, bytes);
+  // llama.cpp would attach a debugger before it ends, and a process that stands still meanwhile is no quick refusal.
+  StartOptions options = Options();
+  tiny::TestFolder::Write(Path("gdb"), "#!/bin/sh\ntouch " + Path("attached") + "\n");
+  std::filesystem::permissions(Path("gdb"), std::filesystem::perms::owner_all);
+  options.environment["PATH"] = folder_.path() + ":" + std::getenv("PATH");
   for (const std::vector<std::string>& arguments : {std::vector<std::string>{"worker", "--model", model, "--layers", "0:2", "--listen", "127.0.0.1:0"},
                                                     std::vector<std::string>{"serve", model, "--shards", "2", "--port", "0", "-t", "1"}}) {
-    Finished finished = Meshnet(arguments);
+    Finished finished = Meshnet(arguments, options);
     EXPECT_EQ(finished.code, 5) << arguments[0] << ": " << finished.err;
     EXPECT_THAT(finished.err, testing::AllOf(HasSubstr("signal 6"), HasSubstr("is not served"))) << arguments[0];
   }
+  EXPECT_FALSE(std::filesystem::exists(Path("attached")));
 }
 
 TEST_F(ExitCodesTest, TooLittleMemoryIsSixBeforeLoading) {
