@@ -85,6 +85,6 @@ build_preset() {
   if [ -t 2 ]; then
     cmake --build --preset "$preset" ${1:+--target "$@"} >&2
   else
-    NINJA_STATUS='[%p %es] ' cmake --build --preset "$preset" ${1:+--target "$@"} | awk 'NR % 50 == 1 || /error:|FAILED/ || bad { print; fflush() } /FAILED/ { bad = 1 }' >&2
+    NINJA_STATUS='[%p %es] ' cmake --build --preset "$preset" ${1:+--target "$@"} | awk '/FAILED/ { bad = 1 } /error:/ || bad || (/^\[/ && n++ % 50 == 0) { print; fflush() }' >&2
   fi
 }
