@@ -28,6 +28,7 @@ class LlamaBoundaryCapture {
 
  private:
   void Copy(const ggml_tensor& tensor);
+  static void SkipLogits(const ggml_tensor& boundary);
 
   std::string tensor_;
   uint32_t width_;
