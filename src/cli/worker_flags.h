@@ -42,7 +42,7 @@ class WorkerFlags {
   Result<HotKvSettings> ResolveHotKv(const Arguments& arguments, const WorkerDefaults& defaults, uint32_t training_context) const;
 
   uint32_t threads_ = 0;
-  uint32_t ubatch_ = 512;
+  uint32_t ubatch_ = 128;
   std::string kv_type_k_, kv_type_v_;
   std::string flash_attention_ = "on";
   std::string numerics_;

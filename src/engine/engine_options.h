@@ -15,7 +15,7 @@ struct EngineOptions {
   uint32_t sessions_max = 8;
   uint32_t context_tokens = 4096;    // -c: of one session
   uint32_t budget_tokens = 32768;
-  uint32_t ubatch_tokens = 512;      // -ub: the head lowers it to 128
+  uint32_t ubatch_tokens = 128;      // -ub: rows of one chunk
   std::string kv_type_k;             // -ctk; empty: f16 in fast, bf16 in exact
   std::string kv_type_v;             // -ctv
   bool flash_attention = true;       // -fa on|off; never auto

@@ -163,7 +163,7 @@ TEST_P(ParityTest, TruncationAndRefillGiveTheBitsOfAnUndisturbedSession) {
   EXPECT_TRUE(Compare(std::span(*expected).last(refilled->size()), *refilled).bits_equal);
 }
 
-TEST(StageLimitsTest, ATailGivesFewRowsOfLogitsAndAHeadTakesSmallChunks) {
+TEST(StageLimitsTest, ATailGivesFewRowsOfLogits) {
   const tiny::TestFolder folder;
   const std::string path = folder.File("model.gguf");
   ASSERT_TRUE(tiny::WriteTinyModel(SmallModel("llama"), path).ok());
@@ -171,7 +171,7 @@ TEST(StageLimitsTest, ATailGivesFewRowsOfLogitsAndAHeadTakesSmallChunks) {
   options.ubatch_tokens = 256;
   Result<SplitRoute> route = SplitRoute::Create(path, {3}, options, folder.path());
   ASSERT_TRUE(route.ok()) << route.status().message();
-  EXPECT_EQ(route->stage(0).info().chunk_rows_max, 128u);
+  EXPECT_EQ(route->stage(0).info().chunk_rows_max, 256u);
   EXPECT_EQ(route->tail().info().chunk_rows_max, 256u);
   EXPECT_FALSE(route->stage(0).CheckSampling(SamplingParams()).ok());
   EXPECT_TRUE(route->tail().CheckSampling(SamplingParams()).ok());

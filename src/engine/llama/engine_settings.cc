@@ -54,7 +54,7 @@ Status CheckNumbers(const EngineOptions& options) {
 
 }  // namespace
 
-Result<EngineSettings> ResolveSettings(const EngineOptions& options, StagePlace place, uint32_t physical_cores) {
+Result<EngineSettings> ResolveSettings(const EngineOptions& options, bool tail, uint32_t physical_cores) {
   if (const Status status = CheckNumbers(options); !status.ok()) return status;
   const bool exact = options.numerics == NumericsMode::kExact;
   const std::string kv_default = exact ? "bf16" : "f16";
@@ -78,10 +78,10 @@ Result<EngineSettings> ResolveSettings(const EngineOptions& options, StagePlace 
   // Partitioned cells isolate a session from the length of its neighbours; a pool lends what others leave free, in an order that moves last bits.
   settings.partitioned = exact || uint64_t{options.sessions_max} * options.context_tokens <= options.budget_tokens;
   settings.cells = settings.partitioned ? options.sessions_max * PaddedCells(options.context_tokens) : PaddedCells(options.budget_tokens);
-  settings.chunk_rows = std::min({options.ubatch_tokens, options.context_tokens, place.head ? kHeadChunkRowsMax : UINT32_MAX});
+  settings.chunk_rows = std::min(options.ubatch_tokens, options.context_tokens);
   settings.batch_tokens = std::max(settings.chunk_rows, options.sessions_max);
   // Before the tail every row leaves; on the tail a row costs a vocabulary of floats, so few are allowed.
-  settings.output_rows = place.tail ? std::min(settings.batch_tokens, std::max(options.sessions_max, kLogitRowsMax)) : settings.batch_tokens;
+  settings.output_rows = tail ? std::min(settings.batch_tokens, std::max(options.sessions_max, kLogitRowsMax)) : settings.batch_tokens;
   settings.gpu_layers = options.gpu_layers;
   settings.device = options.device;
   return settings;

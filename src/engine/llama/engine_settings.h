@@ -10,8 +10,6 @@
 
 namespace meshnet {
 
-// What every stage but the head may take in one chunk; the head's buffers are rows * vocabulary, so it takes at most kHeadChunkRowsMax.
-inline constexpr uint32_t kHeadChunkRowsMax = 128;
 inline constexpr uint32_t kSessionsMax = 256;     // llama.cpp's LLAMA_MAX_SEQ
 inline constexpr uint32_t kLogitRowsMax = 128;    // rows of logits one call may ask for: bounds rows * vocabulary on the tail
 
@@ -32,14 +30,8 @@ struct EngineSettings {
   std::string device;
 };
 
-// Where the shard stands in its route.
-struct StagePlace {
-  bool head = false;
-  bool tail = false;
-};
-
-// `physical_cores` is what threads == 0 stands for. kBadConfiguration names the flag; kRefused: not covered in mode exact.
-Result<EngineSettings> ResolveSettings(const EngineOptions& options, StagePlace place, uint32_t physical_cores);
+// `tail`: the last stage, which makes logits. `physical_cores` is what threads == 0 stands for. kBadConfiguration names the flag; kRefused: not covered in mode exact.
+Result<EngineSettings> ResolveSettings(const EngineOptions& options, bool tail, uint32_t physical_cores);
 
 // The same numbers as plan/memory_estimate.h takes them, for a prediction before anything is loaded.
 plan::KvSettings KvSettingsOf(const EngineSettings& settings);

@@ -12,29 +12,31 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr StagePlace kHead = {.head = true, .tail = false};
-constexpr StagePlace kMiddle = {};
-constexpr StagePlace kTail = {.head = false, .tail = true};
+constexpr bool kBeforeTail = false;
+constexpr bool kTail = true;
 
-TEST(EngineSettingsTest, DefaultsArePartitionedAndTheHeadTakesSmallChunks) {
-  const EngineSettings head = *ResolveSettings(EngineOptions(), kHead, 6);
-  EXPECT_EQ(head.chunk_rows, 128u);
-  EXPECT_EQ(head.batch_tokens, 128u);
-  EXPECT_TRUE(head.partitioned);
-  EXPECT_EQ(head.cells, 32768u);
-  EXPECT_EQ(head.threads, 6u);
-  EXPECT_TRUE(head.repack);
-  EXPECT_EQ(head.kv_type_k, "f16");
+TEST(EngineSettingsTest, DefaultsArePartitionedWithSmallChunks) {
+  const EngineSettings settings = *ResolveSettings(EngineOptions(), kBeforeTail, 6);
+  EXPECT_EQ(settings.chunk_rows, 128u);
+  EXPECT_EQ(settings.batch_tokens, 128u);
+  EXPECT_TRUE(settings.partitioned);
+  EXPECT_EQ(settings.cells, 32768u);
+  EXPECT_EQ(settings.threads, 6u);
+  EXPECT_TRUE(settings.repack);
+  EXPECT_EQ(settings.kv_type_k, "f16");
 
-  EXPECT_EQ(ResolveSettings(EngineOptions(), kMiddle, 6)->chunk_rows, 512u);
-  EXPECT_EQ(ResolveSettings(EngineOptions(), kMiddle, 6)->output_rows, 512u);
-  EXPECT_EQ(ResolveSettings(EngineOptions(), kTail, 6)->output_rows, 128u);
+  EngineOptions large;
+  large.ubatch_tokens = 512;
+  EXPECT_EQ(ResolveSettings(large, kBeforeTail, 6)->chunk_rows, 512u);
+  EXPECT_EQ(ResolveSettings(large, kBeforeTail, 6)->output_rows, 512u);
+  EXPECT_EQ(ResolveSettings(large, kTail, 6)->chunk_rows, 512u);
+  EXPECT_EQ(ResolveSettings(large, kTail, 6)->output_rows, 128u);
 }
 
 TEST(EngineSettingsTest, ExactPinsWhatDecidesLastBits) {
   EngineOptions options;
   options.numerics = NumericsMode::kExact;
-  const EngineSettings settings = *ResolveSettings(options, kMiddle, 2);
+  const EngineSettings settings = *ResolveSettings(options, kBeforeTail, 2);
   EXPECT_FALSE(settings.repack);
   EXPECT_TRUE(settings.flash_attention);
   EXPECT_EQ(settings.kv_type_k, "bf16");
@@ -46,16 +48,16 @@ TEST(EngineSettingsTest, OneCellPoolWhenTheBudgetIsShort) {
   options.sessions_max = 4;
   options.context_tokens = 1000;
   options.budget_tokens = 3999;
-  EngineSettings settings = *ResolveSettings(options, kMiddle, 2);
+  EngineSettings settings = *ResolveSettings(options, kBeforeTail, 2);
   EXPECT_FALSE(settings.partitioned);
   EXPECT_EQ(settings.cells, 4096u);
 
   options.numerics = NumericsMode::kExact;
-  EXPECT_TRUE(ResolveSettings(options, {}, 4)->partitioned);
+  EXPECT_TRUE(ResolveSettings(options, kBeforeTail, 4)->partitioned);
   options.numerics = NumericsMode::kFast;
 
   options.budget_tokens = 4000;
-  settings = *ResolveSettings(options, kMiddle, 2);
+  settings = *ResolveSettings(options, kBeforeTail, 2);
   EXPECT_TRUE(settings.partitioned);
   EXPECT_EQ(settings.cells, 4 * 1024u);
   EXPECT_EQ(KvSettingsOf(settings).context_tokens, 1024u);
@@ -105,7 +107,7 @@ TEST(EngineSettingsTest, NamesWhatIsWrong) {
   for (const Case& row : cases) {
     EngineOptions options;
     row.change(options);
-    const Status status = ResolveSettings(options, kHead, 2).status();
+    const Status status = ResolveSettings(options, kBeforeTail, 2).status();
     EXPECT_EQ(status.code(), row.code) << row.name;
     EXPECT_THAT(status.message(), HasSubstr(row.message)) << row.name;
   }

@@ -23,7 +23,7 @@ TEST(LlamaBoundaryCaptureTest, NoLogitsAreCopiedAfterAGraphThatStoppedBefore) {
   options.architecture = "llama";
   options.layers = 6;
   ASSERT_TRUE(tiny::WriteTinyModel(options, path).ok());
-  const EngineSettings settings = *ResolveSettings(EngineOptions(), {.head = true, .tail = false}, 1);
+  const EngineSettings settings = *ResolveSettings(EngineOptions(), /*tail=*/false, 1);
   const LlamaModelPtr model = *LoadLlamaModel(path, settings);
   const auto width = static_cast<uint32_t>(llama_model_n_embd(model.get()));
   LlamaBoundaryCapture capture("l_out-2", width);

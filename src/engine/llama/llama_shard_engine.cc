@@ -28,17 +28,18 @@ struct ShardClaim {
   std::string boundary_tensor;     // empty on the tail
   uint32_t positions_per_row = 1;  // of injected rows
 
-  StagePlace place() const { return {.head = range.begin == 0, .tail = range.end == layer_count}; }
+  bool head() const { return range.begin == 0; }
+  bool tail() const { return range.end == layer_count; }
 };
 
 Status ApplyRule(const std::string& path, ShardClaim& claim) {
-  if (claim.place().head && claim.place().tail) return OkStatus();
+  if (claim.head() && claim.tail()) return OkStatus();
   const gguf::ArchitectureRule* rule = gguf::FindArchitecture(claim.architecture);
   if (!rule) {
     return Refused(path + " holds layers " + claim.range.Text() + " of architecture " + claim.architecture + ", which is not cut: " +
                    gguf::RefusalReason(claim.architecture));
   }
-  if (!claim.place().tail) claim.boundary_tensor = gguf::BoundaryTensor(*rule, claim.range.size() - 1);
+  if (!claim.tail()) claim.boundary_tensor = gguf::BoundaryTensor(*rule, claim.range.size() - 1);
   claim.positions_per_row = rule->positions_per_token;
   return OkStatus();
 }
@@ -79,8 +80,8 @@ Status CheckLoaded(const std::string& path, const ShardClaim& claim, const llama
   };
   if (layers != claim.range.size()) return mismatch("a layer count of", claim.range.size(), layers);
   if (width != claim.boundary_width) return mismatch("a boundary width of", claim.boundary_width, width);
-  if (!claim.place().head && width_in != claim.boundary_width) return mismatch("an input width of", claim.boundary_width, width_in);
-  if ((claim.place().head || claim.place().tail) && vocabulary != claim.vocabulary_size) {
+  if (!claim.head() && width_in != claim.boundary_width) return mismatch("an input width of", claim.boundary_width, width_in);
+  if ((claim.head() || claim.tail()) && vocabulary != claim.vocabulary_size) {
     return mismatch("a vocabulary of", claim.vocabulary_size, vocabulary);
   }
   if (!llama_model_has_decoder(model) || llama_model_has_encoder(model) || llama_model_is_diffusion(model)) {
@@ -165,7 +166,7 @@ Result<std::unique_ptr<LlamaEngine>> CreateLlamaEngine(const EngineOptions& opti
   if (!file.ok()) return file.status();
   Result<ShardClaim> claim = ReadClaim(*file);
   if (!claim.ok()) return claim.status();
-  Result<EngineSettings> settings = ResolveSettings(options, claim->place(), PhysicalCores());
+  Result<EngineSettings> settings = ResolveSettings(options, claim->tail(), PhysicalCores());
   if (!settings.ok()) return settings.status();
   if (settings->numerics == NumericsMode::kExact) {
     Result<std::optional<gguf::ShardIdentity>> identity = gguf::ReadShardIdentity(*file);
@@ -212,7 +213,7 @@ Result<std::unique_ptr<ReferenceContext>> CreateReferenceContext(const std::stri
   UseLlamaLibrary();
   Result<gguf::ModelFile> file = gguf::ModelFile::Open(model_path);
   if (!file.ok()) return file.status();
-  Result<EngineSettings> settings = ResolveSettings(options, {.head = true, .tail = true}, PhysicalCores());
+  Result<EngineSettings> settings = ResolveSettings(options, /*tail=*/true, PhysicalCores());
   if (!settings.ok()) return settings.status();
   if (settings->numerics == NumericsMode::kExact) {
     if (Status status = CheckExactWeights(file->tensors(), {}); !status.ok()) return status;

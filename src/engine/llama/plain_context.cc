@@ -98,8 +98,8 @@ class LlamaPlainContext : public PlainContext {
 }  // namespace
 
 Result<std::unique_ptr<PlainContext>> CreatePlainContext(const std::string& model_path, const EngineOptions& options) {
-  // Not as a head: the whole micro-batch of -ub, as llama.cpp's own tools take it.
-  Result<EngineSettings> settings = ResolveSettings(options, StagePlace{}, PhysicalCores());
+  // Not as a tail: every row of a chunk may have its logits.
+  Result<EngineSettings> settings = ResolveSettings(options, /*tail=*/false, PhysicalCores());
   if (!settings.ok()) return settings.status();
   UseLlamaLibrary();
   Result<LlamaModelPtr> model = LoadLlamaModel(model_path, *settings);
