@@ -1,9 +1,18 @@
 #!/usr/bin/env python3
 """Many sessions at once over meshnet's workers against one llama.cpp process (llama-batched-bench), and against one session.
 
-The two sides alternate; a rate is all tokens, prompt and generated, over the whole time."""
+A shared machine's speed moves by a fifth within minutes, more than the difference looked for. So both sides run at once, but in
+turn: each half second one is stopped (SIGSTOP) and the other goes on, and a side's clock counts its own slices only. Each round
+starts both anew, because two starts of the same processes differ too. A rate is all tokens, prompt and generated, over that time."""
 import argparse
+import contextlib
+import json
+import os
+import pathlib
 import re
+import selectors
+import signal
+import socket
 import statistics
 import subprocess
 import threading
@@ -11,66 +20,162 @@ import time
 
 import servers
 
+SLICE = 0.5  # seconds; far below the limits after which meshnet takes a silent worker for dead
 
-def batched_bench(tools, model, threads, sessions, prompt, generated):
-    command = [f"{tools}/llama-batched-bench", "-m", model, "-t", str(threads), "-tb", str(threads), "-c", str(sessions * (prompt + generated + 64)),
-               "-npp", str(prompt), "-ntg", str(generated), "-npl", str(sessions), "-fa", "on", "-b", "512", "-ub", "512"]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    for line in output.splitlines():
-        cells = [cell.strip() for cell in line.split("|")]
-        if len(cells) > 10 and re.fullmatch(r"\d+", cells[1]):
-            return float(cells[10])  # S t/s
-    raise RuntimeError(f"no figure in: {output[-500:]}")
+
+def descendants(pid):
+    found = [pid]
+    for parent in found:
+        for children in pathlib.Path(f"/proc/{parent}/task").glob("*/children"):
+            found += [int(child) for child in children.read_text().split()]
+    return found
+
+
+class Side:
+    """One side of the comparison: `pids` are its processes, `work` runs in a thread and sets `ended`."""
+
+    def __init__(self, pids, work):
+        self.pids, self.seconds, self.error = pids, 0.0, None
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._run, args=(work,))
+
+    def _run(self, work):
+        try:
+            work()
+        except Exception as error:  # raised by alternate(): a side that failed must not pass as a fast one
+            self.error = error
+        finally:
+            self.ended.set()
+
+    def send(self, number):
+        for pid in self.pids:
+            os.kill(pid, number)
+
+    def go_on(self):
+        self.send(signal.SIGCONT)
+        begin = time.monotonic()
+        self.ended.wait(SLICE)
+        self.seconds += time.monotonic() - begin
+        if not self.ended.is_set():
+            self.send(signal.SIGSTOP)
+
+
+def alternate(sides):
+    for side in sides:
+        side.send(signal.SIGSTOP)
+        side.thread.start()
+    try:
+        while any(not side.ended.is_set() for side in sides):
+            for side in sides:
+                if not side.ended.is_set():
+                    side.go_on()
+    finally:
+        for side in sides:
+            with contextlib.suppress(ProcessLookupError):
+                side.send(signal.SIGCONT)
+    for side in sides:
+        side.thread.join()
+        if side.error:
+            raise side.error
 
 
 def burst(server, sessions, prompt, generated, seed):
-    failures = []
+    """Streams `sessions` completions at once, to their last byte. One thread that hardly looks at what it reads: a client that
+    parses each event would take several percent of the machine away from the side it measures."""
+    selector = selectors.DefaultSelector()
+    received = {}
+    for number in range(sessions):
+        body = json.dumps({"prompt": servers.prompt_of(prompt, seed * 1000 + number), "max_tokens": generated, "temperature": 0,
+                           "stream": True, "ignore_eos": True}).encode()
+        connection = socket.create_connection(("127.0.0.1", server.port))
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+                           + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        selector.register(connection, selectors.EVENT_READ)
+        received[connection] = bytearray()
+    while selector.get_map():
+        for key, _ in selector.select():
+            block = key.fileobj.recv(65536)
+            received[key.fileobj] += block
+            if not block:
+                selector.unregister(key.fileobj)
+                key.fileobj.close()
+    for answer in received.values():
+        if b"data: [DONE]" not in answer or b'"finish_reason":"length"' not in answer:
+            raise RuntimeError(f"an answer ended early: {bytes(answer[-500:])}")
 
-    def one(number):
-        try:
-            servers.complete(server, servers.prompt_of(prompt, seed * 1000 + number), generated)
-        except Exception as error:  # reported below: a failed answer must not pass as a fast one
-            failures.append(error)
 
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(sessions)]
-    begin = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-    return sessions * (prompt + generated) / (time.monotonic() - begin)
+def start_batched_bench(tools, model, threads, sessions, prompt, generated, rows):
+    """The process, its model loaded and its first decode at hand."""
+    command = ["stdbuf", "-oL", f"{tools}/llama-batched-bench", "-m", model, "-t", str(threads), "-tb", str(threads), "-c",
+               str(sessions * (prompt + generated + 64)), "-npp", str(prompt), "-ntg", str(generated), "-npl", str(sessions), "-fa", "on", "-b", str(rows), "-ub", str(rows)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    for line in process.stdout:
+        if line.startswith("|--"):  # the rule under the table's head
+            return process
+    raise RuntimeError("llama-batched-bench ended before its table")
+
+
+def wait_for_row(process):
+    for line in process.stdout:
+        if re.match(r"\|\s+\d+", line):
+            return
+    raise RuntimeError("llama-batched-bench ended without a figure")
+
+
+def compare(arguments, sessions, round_number):
+    """Tokens a second of meshnet and of one process, in slices, and of one meshnet session alone."""
+    prompt, generated = arguments.prompt, arguments.generated
+    server = bench = None
+
+    def start_bench():
+        process = start_batched_bench(arguments.tools, arguments.model, arguments.threads, sessions, prompt, generated, arguments.ubatch)
+        process.send_signal(signal.SIGSTOP)
+        return process
+
+    try:
+        # Who starts first gets better pages: a few percent, so the rounds take turns.
+        if round_number % 2 == 0:
+            bench = start_bench()
+        server = servers.meshnet(arguments.model, arguments.threads, arguments.shards, context=(prompt + generated + 64 + 255) // 256 * 256,
+                                 sessions=sessions, more=("-ub", str(arguments.ubatch)))
+        burst(server, 1, prompt, 8, 0)
+        begin = time.monotonic()
+        burst(server, 1, prompt, generated, 500 + round_number)
+        single = (prompt + generated) / (time.monotonic() - begin)
+        bench = bench or start_bench()
+        ours = Side(descendants(server.processes[-1].pid), lambda: burst(server, sessions, prompt, generated, round_number))
+        theirs = Side([bench.pid], lambda: wait_for_row(bench))
+        alternate([ours, theirs])
+        tokens = sessions * (prompt + generated)
+        return tokens / ours.seconds, tokens / theirs.seconds, single
+    finally:
+        if bench:
+            bench.kill()
+        if server:
+            server.stop()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
-    parser.add_argument("--tools", required=True)
+    parser.add_argument("--tools", required=True, help="folder printed by scripts/llama-tools llama-batched-bench")
     parser.add_argument("--sessions", default="16,64")
     parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ubatch", type=int, default=512, help="-ub of both sides: rows of one chunk")
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--prompt", type=int, default=256)
     parser.add_argument("--generated", type=int, default=64)
     arguments = parser.parse_args()
 
-    counts = [int(count) for count in arguments.sessions.split(",")]
-    context = (arguments.prompt + arguments.generated + 64 + 255) // 256 * 256
     print(f"{'sessions':>8} {'meshnet t/s':>12} {'one process t/s':>16} {'ratio':>6} {'one session t/s':>16}")
-    for count in counts:
-        server = servers.meshnet(arguments.model, arguments.threads, arguments.shards, context=context, sessions=count)
-        try:
-            ours, theirs, single = [], [], []
-            burst(server, 1, arguments.prompt, 8, 0)
-            for number in range(1, arguments.rounds + 1):
-                ours.append(burst(server, count, arguments.prompt, arguments.generated, number))
-                theirs.append(batched_bench(arguments.tools, arguments.model, arguments.threads, count, arguments.prompt, arguments.generated))
-                single.append(burst(server, 1, arguments.prompt, arguments.generated, 500 + number))
-        finally:
-            server.stop()
-        ratio = statistics.median(a / b for a, b in zip(ours, theirs))
-        print(f"{count:8} {statistics.median(ours):12.2f} {statistics.median(theirs):16.2f} {ratio:6.3f} {statistics.median(single):16.2f}", flush=True)
+    for count in (int(count) for count in arguments.sessions.split(",")):
+        rows = []
+        for number in range(1, arguments.rounds + 1):
+            ours, theirs, single = compare(arguments, count, number)
+            rows.append((ours, theirs, ours / theirs, single))
+            print(f"{count:8} {ours:12.2f} {theirs:16.2f} {ours / theirs:6.3f} {single:16.2f}  round {number}", flush=True)
+        print(f"{count:8} " + "{:12.2f} {:16.2f} {:6.3f} {:16.2f}  median".format(*map(statistics.median, zip(*rows))), flush=True)
 
 
 if __name__ == "__main__":
