@@ -49,7 +49,8 @@ class Side:
 
     def send(self, number):
         for pid in self.pids:
-            os.kill(pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def go_on(self):
         self.send(signal.SIGCONT)
@@ -71,8 +72,7 @@ def alternate(sides):
                     side.go_on()
     finally:
         for side in sides:
-            with contextlib.suppress(ProcessLookupError):
-                side.send(signal.SIGCONT)
+            side.send(signal.SIGCONT)
     for side in sides:
         side.thread.join()
         if side.error:
@@ -146,11 +146,14 @@ def compare(arguments, sessions, round_number):
         ours = Side(descendants(server.processes[-1].pid), lambda: burst(server, sessions, prompt, generated, round_number))
         theirs = Side([bench.pid], lambda: wait_for_row(bench))
         alternate([ours, theirs])
+        if sorted(descendants(server.processes[-1].pid)) != sorted(ours.pids):
+            raise RuntimeError("a worker was started again: it ran in the other side's time")
         tokens = sessions * (prompt + generated)
         return tokens / ours.seconds, tokens / theirs.seconds, single
     finally:
         if bench:
             bench.kill()
+            bench.wait()
         if server:
             server.stop()
 

@@ -14,6 +14,7 @@
 #include "cli/system_signals.h"
 #include "cli/test_prompts.h"
 #include "cli/verbs.h"
+#include "engine/llama/engine_settings.h"
 #include "text/llama/llama_text_model.h"
 
 namespace meshnet::cli {
@@ -148,7 +149,7 @@ Result<Verdict> Prove(const VerifyWish& wish, const OpenedModel& model, const Cl
   if (!ready.ok()) return ready;
   std::shared_ptr<const Route::View> view = cluster.route().view();
   if (!view) return PeerUnreachable(cluster.route().trouble());
-  plan.chunk_rows = view->limits.chunk_rows_max;
+  plan.chunk_rows = std::min(view->limits.chunk_rows_max, kLogitRowsMax);  // every row's logits are compared
   Verdict verdict;
   verdict.stages = view->stages;
   ProgressLine progress("verifying " + model.shape.name + ":");

@@ -18,7 +18,7 @@ constexpr uint64_t kBudgetMost = 16777216;
 }  // namespace
 
 Result<EngineSettings> WorkerSettings::Resolved(LayerRange range, uint32_t layer_count) const {
-  return ResolveSettings(engine, range.end == layer_count, PhysicalCores());
+  return ResolveSettings(engine, range.end == layer_count ? OutputRows::kFew : OutputRows::kAll, PhysicalCores());
 }
 
 std::vector<std::string> WorkerSettings::ToArguments() const {
@@ -48,7 +48,7 @@ void WorkerFlags::AddTo(Arguments& arguments) {
   arguments.Text("--cache-type-k", &kv_type_k_, "-ctk: type of the K cache (f16; bf16 in exact)");
   arguments.Text("--cache-type-v", &kv_type_v_, "-ctv: type of the V cache");
   arguments.Choice("--flash-attn", &flash_attention_, {"on", "off"}, "-fa: flash attention");
-  arguments.Number("--ubatch-size", &ubatch_, 1, 16384, "-ub: tokens of one chunk of a prompt; other sessions' tokens wait for it");
+  arguments.Number("--ubatch-size", &ubatch_, 1, kChunkRowsMax, "-ub: rows of one engine call: tokens of a prompt's chunk, or sessions");
   arguments.Signed("--gpu-layers", &gpu_layers_, "-ngl: layers to offload");
   arguments.Text("--device", &device_, "devices to offload to, comma separated");
 }

@@ -8,6 +8,8 @@
 
 namespace meshnet {
 
+inline constexpr uint32_t kChunkRowsMax = 2048;  // of -ub: a frame of a wide model holds no more
+
 struct EngineOptions {
   std::string shard_path;
   NumericsMode numerics = NumericsMode::kFast;

@@ -12,7 +12,7 @@ inline constexpr uint64_t kStepOverheadBytesMax = 2u << 20;
 inline constexpr uint64_t kCoalescedBytesMax = 1u << 20;
 // No step is larger, whatever the shard's width.
 inline constexpr uint64_t kFrameBytesCeiling = 128u << 20;
-// One answer: the logits of a whole chunk over a large vocabulary fit.
+// One answer: 128 rows of logits over a large vocabulary fit several times.
 inline constexpr uint64_t kAnswerBytesMax = 512u << 20;
 inline constexpr size_t kMetadataBytesMax = 16u << 10;
 

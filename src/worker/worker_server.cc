@@ -6,6 +6,7 @@
 #include <future>
 #include <utility>
 
+#include "engine/engine_options.h"
 #include "wire/grpc_transport.h"
 #include "wire/tls_credentials_file.h"
 #include "wire/validate.h"
@@ -14,8 +15,6 @@
 namespace meshnet {
 namespace {
 
-// Tokens of a chunk that the transport has room for before the engine tells its own number.
-constexpr uint32_t kChunkRowsCeiling = 2048;
 constexpr uint64_t kFrameBytesFloor = 8u << 20;
 // A step that is somewhat too large is refused with a reason; only beyond this does gRPC end the stream.
 constexpr uint64_t kOversizeSlack = 16u << 20;
@@ -73,7 +72,7 @@ Result<std::unique_ptr<WorkerServer>> WorkerServer::Start(const ShardWorkerOptio
   host_options.hot_kv = options.hot_kv;
   host_options.turn_path = options.turn_path;
   host_options.drain_quiet = options.drain_quiet;
-  host_options.frame_bytes_cap = std::max(kFrameBytesFloor, FrameBytesMax(kChunkRowsCeiling, description.boundary_width));
+  host_options.frame_bytes_cap = std::max(kFrameBytesFloor, FrameBytesMax(kChunkRowsMax, description.boundary_width));
   const uint64_t frame_bytes_cap = host_options.frame_bytes_cap;
   // The engine waits for the server, so that no state is missed by its health service.
   auto server_is_there = std::make_shared<std::promise<Status>>();

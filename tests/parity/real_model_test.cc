@@ -103,8 +103,8 @@ class RealModelTest : public testing::Test {
     ASSERT_TRUE(route.ok()) << route.status().message();
     for (size_t i = 0; i < route->stage_count(); ++i) {
       const LayerRange range = route->stage(i).info().range;
-      const bool tail = range.end == shape_.layer_count;
-      const plan::KvSettings settings = KvSettingsOf(*ResolveSettings(Options(NumericsMode::kFast), tail, 1));
+      const OutputRows output = range.end == shape_.layer_count ? OutputRows::kFew : OutputRows::kAll;
+      const plan::KvSettings settings = KvSettingsOf(*ResolveSettings(Options(NumericsMode::kFast), output, 1));
       const auto allocated = static_cast<double>(route->stage(i).memory().kv_bytes);
       EXPECT_NEAR(allocated / static_cast<double>(plan::EstimateKv(shape_, range, settings)->bytes), 1.0, 0.02) << range.Text();
     }

@@ -138,6 +138,11 @@ TEST_F(VerbsTest, VerifyOfATextModelTakesAPrompt) {
   EXPECT_GT(verdict["sessions"][0]["prompt_tokens"], 3);
   EXPECT_EQ(verdict["max_abs_logit_diff"], 0.0);
   EXPECT_EQ(Meshnet({"verify", PlainModel(), "--shards", "2", "--prompt", "text"}).code, 3) << "no tokenizer";
+  std::string long_prompt;
+  for (int i = 0; i < 100; ++i) long_prompt += "Once upon a time ";
+  verdict = Json({"verify", TextModel(), "--shards", "2", "--steps", "2", "-t", "1", "-ub", "512", "--prompt", long_prompt, "--json"});
+  EXPECT_GT(verdict["sessions"][0]["prompt_tokens"], 128) << "more than a tail gives logits of at once";
+  EXPECT_EQ(verdict["max_abs_logit_diff"], 0.0);
 }
 
 TEST_F(VerbsTest, SessionsThatMeetOnTheWorkersAreEqualToThemselvesAlone) {

@@ -40,7 +40,7 @@ Status CheckNumbers(const EngineOptions& options) {
            CheckRange("the number of sessions", options.sessions_max, 1, kSessionsMax),
            CheckRange("-c (context tokens)", options.context_tokens, 1, kContextMax),
            CheckRange("the token budget", options.budget_tokens, 1, kContextMax * 4ull),
-           CheckRange("-ub", options.ubatch_tokens, 1, 16384),
+           CheckRange("-ub", options.ubatch_tokens, 1, kChunkRowsMax),
            CheckRange("-t", options.threads, 0, kThreadsMax),
        }) {
     if (!status.ok()) return status;
@@ -54,7 +54,7 @@ Status CheckNumbers(const EngineOptions& options) {
 
 }  // namespace
 
-Result<EngineSettings> ResolveSettings(const EngineOptions& options, bool tail, uint32_t physical_cores) {
+Result<EngineSettings> ResolveSettings(const EngineOptions& options, OutputRows output, uint32_t physical_cores) {
   if (const Status status = CheckNumbers(options); !status.ok()) return status;
   const bool exact = options.numerics == NumericsMode::kExact;
   const std::string kv_default = exact ? "bf16" : "f16";
@@ -80,8 +80,7 @@ Result<EngineSettings> ResolveSettings(const EngineOptions& options, bool tail, 
   settings.cells = settings.partitioned ? options.sessions_max * PaddedCells(options.context_tokens) : PaddedCells(options.budget_tokens);
   settings.chunk_rows = std::min(options.ubatch_tokens, options.context_tokens);
   settings.batch_tokens = std::max(settings.chunk_rows, options.sessions_max);
-  // Before the tail every row leaves; on the tail a row costs a vocabulary of floats, so few are allowed.
-  settings.output_rows = tail ? std::min(settings.batch_tokens, std::max(options.sessions_max, kLogitRowsMax)) : settings.batch_tokens;
+  settings.output_rows = output == OutputRows::kFew ? std::min(settings.batch_tokens, std::max(options.sessions_max, kLogitRowsMax)) : settings.batch_tokens;
   settings.gpu_layers = options.gpu_layers;
   settings.device = options.device;
   return settings;

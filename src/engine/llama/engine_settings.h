@@ -30,8 +30,11 @@ struct EngineSettings {
   std::string device;
 };
 
-// `tail`: the last stage, which makes logits. `physical_cores` is what threads == 0 stands for. kBadConfiguration names the flag; kRefused: not covered in mode exact.
-Result<EngineSettings> ResolveSettings(const EngineOptions& options, bool tail, uint32_t physical_cores);
+// Rows that one call may flag: all of it where hidden states leave, few on a tail, where each costs a vocabulary of floats.
+enum class OutputRows { kAll, kFew };
+
+// `physical_cores` is what threads == 0 stands for. kBadConfiguration names the flag; kRefused: not covered in mode exact.
+Result<EngineSettings> ResolveSettings(const EngineOptions& options, OutputRows output, uint32_t physical_cores);
 
 // The same numbers as plan/memory_estimate.h takes them, for a prediction before anything is loaded.
 plan::KvSettings KvSettingsOf(const EngineSettings& settings);

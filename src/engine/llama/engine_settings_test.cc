@@ -12,8 +12,8 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr bool kBeforeTail = false;
-constexpr bool kTail = true;
+constexpr OutputRows kBeforeTail = OutputRows::kAll;
+constexpr OutputRows kTail = OutputRows::kFew;
 
 TEST(EngineSettingsTest, DefaultsArePartitionedWithSmallChunks) {
   const EngineSettings settings = *ResolveSettings(EngineOptions(), kBeforeTail, 6);

@@ -23,7 +23,7 @@ TEST(LlamaBoundaryCaptureTest, NoLogitsAreCopiedAfterAGraphThatStoppedBefore) {
   options.architecture = "llama";
   options.layers = 6;
   ASSERT_TRUE(tiny::WriteTinyModel(options, path).ok());
-  const EngineSettings settings = *ResolveSettings(EngineOptions(), /*tail=*/false, 1);
+  const EngineSettings settings = *ResolveSettings(EngineOptions(), OutputRows::kAll, 1);
   const LlamaModelPtr model = *LoadLlamaModel(path, settings);
   const auto width = static_cast<uint32_t>(llama_model_n_embd(model.get()));
   LlamaBoundaryCapture capture("l_out-2", width);
@@ -35,17 +35,18 @@ TEST(LlamaBoundaryCaptureTest, NoLogitsAreCopiedAfterAGraphThatStoppedBefore) {
   const std::vector<Token> tokens = {3, 1, 4, 1, 5, 9, 2, 6};
   const auto rows = static_cast<uint32_t>(tokens.size());
   LlamaBatchBuilder builder(64, 1);
-  auto run = [&](uint32_t start) {
-    const EngineStep step = {.sequence = SequenceId(0), .start = PastLen(start), .tokens = tokens};
-    capture.Begin(rows);
-    EXPECT_EQ(llama_decode(context.get(), builder.Build({&step, 1}, {&rows, 1})), 0);
+  auto run = [&](uint32_t start, uint32_t count) {
+    const EngineStep step = {.sequence = SequenceId(0), .start = PastLen(start), .tokens = std::span(tokens).first(count)};
+    capture.Begin(count);
+    EXPECT_EQ(llama_decode(context.get(), builder.Build({&step, 1}, {&count, 1})), 0);
     return capture.Take();
   };
-  EXPECT_EQ(run(0).size(), size_t{rows} * width);
+  EXPECT_EQ(run(0, 1).size(), width);
+  EXPECT_EQ(run(1, rows).size(), size_t{rows} * width);  // needs larger buffers than before
   constexpr float kMark = 42.0f;
   const std::span logits(llama_get_logits(context.get()), size_t{rows} * static_cast<size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model.get()))));
   std::ranges::fill(logits, kMark);
-  const std::vector<float> boundary = run(rows);
+  const std::vector<float> boundary = run(1 + rows, rows);
   ASSERT_EQ(boundary.size(), size_t{rows} * width);
   EXPECT_TRUE(std::ranges::any_of(boundary, [](float value) { return value != 0.0f; }));
   EXPECT_TRUE(std::ranges::all_of(logits, [](float value) { return value == kMark; }));

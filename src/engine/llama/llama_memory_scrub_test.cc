@@ -27,7 +27,7 @@ class LoadedContext {
     model.layers = 6;
     const std::string path = folder_.File("model.gguf");
     EXPECT_TRUE(tiny::WriteTinyModel(model, path).ok());
-    const EngineSettings settings = *ResolveSettings(options, /*tail=*/true, 1);
+    const EngineSettings settings = *ResolveSettings(options, OutputRows::kFew, 1);
     model_ = *LoadLlamaModel(path, settings);
     context_ = *CreateLlamaContext(model_.get(), settings, ContextCallbacks());
     look_ = LookAtGraph(context_.get(), "l_out-5", 64);

@@ -166,7 +166,7 @@ Result<std::unique_ptr<LlamaEngine>> CreateLlamaEngine(const EngineOptions& opti
   if (!file.ok()) return file.status();
   Result<ShardClaim> claim = ReadClaim(*file);
   if (!claim.ok()) return claim.status();
-  Result<EngineSettings> settings = ResolveSettings(options, claim->tail(), PhysicalCores());
+  Result<EngineSettings> settings = ResolveSettings(options, claim->tail() ? OutputRows::kFew : OutputRows::kAll, PhysicalCores());
   if (!settings.ok()) return settings.status();
   if (settings->numerics == NumericsMode::kExact) {
     Result<std::optional<gguf::ShardIdentity>> identity = gguf::ReadShardIdentity(*file);
@@ -213,7 +213,7 @@ Result<std::unique_ptr<ReferenceContext>> CreateReferenceContext(const std::stri
   UseLlamaLibrary();
   Result<gguf::ModelFile> file = gguf::ModelFile::Open(model_path);
   if (!file.ok()) return file.status();
-  Result<EngineSettings> settings = ResolveSettings(options, /*tail=*/true, PhysicalCores());
+  Result<EngineSettings> settings = ResolveSettings(options, OutputRows::kFew, PhysicalCores());
   if (!settings.ok()) return settings.status();
   if (settings->numerics == NumericsMode::kExact) {
     if (Status status = CheckExactWeights(file->tensors(), {}); !status.ok()) return status;

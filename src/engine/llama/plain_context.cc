@@ -99,7 +99,7 @@ class LlamaPlainContext : public PlainContext {
 
 Result<std::unique_ptr<PlainContext>> CreatePlainContext(const std::string& model_path, const EngineOptions& options) {
   // Not as a tail: every row of a chunk may have its logits.
-  Result<EngineSettings> settings = ResolveSettings(options, /*tail=*/false, PhysicalCores());
+  Result<EngineSettings> settings = ResolveSettings(options, OutputRows::kAll, PhysicalCores());
   if (!settings.ok()) return settings.status();
   UseLlamaLibrary();
   Result<LlamaModelPtr> model = LoadLlamaModel(model_path, *settings);
