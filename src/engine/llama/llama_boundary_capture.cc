@@ -8,7 +8,7 @@
 namespace meshnet {
 namespace {
 
-constexpr char kLogits[] = "result_output";  // llama.cpp's name for them, in every graph that has them
+constexpr char kLogits[] = "result_output";  // llama.cpp's name for them; where a graph has another they are copied as ever
 
 using TensorReader = decltype(ggml_backend_buffer_i::get_tensor);
 
