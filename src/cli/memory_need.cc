@@ -15,7 +15,7 @@ constexpr uint64_t kContextOverhead = 16u << 20;
 
 MemoryNeed NeedOf(const ShardSize& shard, const EngineSettings& settings, const plan::KvEstimate& kv) {
   const bool has_logits = shard.range.begin == 0 || shard.range.end == shard.layer_count;
-  const uint64_t activations = uint64_t{settings.chunk_rows} * shard.boundary_width * 8;
+  const uint64_t activations = uint64_t{settings.ubatch_rows} * shard.boundary_width * 8;
   const uint64_t logits = has_logits ? uint64_t{settings.output_rows} * shard.vocabulary_size * 2 : 0;
   MemoryNeed need;
   need.hole_bytes = shard.hole_bytes;

@@ -110,6 +110,7 @@ TEST_P(ExactTest, AnswerDoesNotDependOnHowItWasReached) {
   const std::vector<Way> ways = {
       {"chunks of 48", [](EngineOptions&) {}, in_chunks(48)},
       {"chunks of 128", [](EngineOptions&) {}, in_chunks(128)},
+      {"-ub 16", [](EngineOptions& o) { o.ubatch_tokens = 16; }, in_chunks(16)},
       {"two threads", [](EngineOptions& o) { o.threads = 2; }, in_chunks(64)},
       {"a larger context", [](EngineOptions& o) { o.context_tokens = 1500, o.budget_tokens = 6000; }, in_chunks(64)},
       {"one pool", [](EngineOptions& o) { o.budget_tokens = 2000; }, in_chunks(64)},

@@ -67,6 +67,9 @@ Result<EngineSettings> ResolveSettings(const EngineOptions& options, OutputRows 
   if (const Status status = CheckKvType("-ctv", settings.kv_type_v, options); !status.ok()) return status;
   settings.flash_attention = options.flash_attention;
   if (exact && !options.flash_attention) return Refused("numerics mode exact is proved with flash attention on, not with -fa off");
+  if (exact && options.ubatch_tokens > kExactUbatchRows) {
+    return Refused("numerics mode exact is proved with -ub up to " + std::to_string(kExactUbatchRows) + ", not with -ub " + std::to_string(options.ubatch_tokens));
+  }
   if (exact && options.gpu_layers != 0) return Refused("numerics mode exact is proved on the CPU only: use -ngl 0");
   if (!options.flash_attention && IsQuantised(settings.kv_type_v)) {
     return BadConfiguration("-ctv " + settings.kv_type_v + " needs flash attention: use -fa on");
@@ -79,7 +82,8 @@ Result<EngineSettings> ResolveSettings(const EngineOptions& options, OutputRows 
   settings.partitioned = exact || uint64_t{options.sessions_max} * options.context_tokens <= options.budget_tokens;
   settings.cells = settings.partitioned ? options.sessions_max * PaddedCells(options.context_tokens) : PaddedCells(options.budget_tokens);
   settings.chunk_rows = std::min(options.ubatch_tokens, options.context_tokens);
-  settings.batch_tokens = std::max(settings.chunk_rows, options.sessions_max);
+  settings.ubatch_rows = exact ? kExactUbatchRows : settings.chunk_rows;
+  settings.batch_tokens = std::max(settings.ubatch_rows, options.sessions_max);
   settings.output_rows = output == OutputRows::kFew ? std::min(settings.batch_tokens, std::max(options.sessions_max, kLogitRowsMax)) : settings.batch_tokens;
   settings.gpu_layers = options.gpu_layers;
   settings.device = options.device;
@@ -91,7 +95,7 @@ plan::KvSettings KvSettingsOf(const EngineSettings& settings) {
   kv.sessions = settings.sessions;
   kv.context_tokens = settings.partitioned ? settings.cells / settings.sessions : settings.cells;
   kv.budget_tokens = settings.cells;
-  kv.ubatch_tokens = settings.chunk_rows;
+  kv.ubatch_tokens = settings.ubatch_rows;
   kv.type_k = settings.kv_type_k;
   kv.type_v = settings.kv_type_v;
   return kv;

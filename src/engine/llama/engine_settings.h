@@ -10,6 +10,8 @@
 
 namespace meshnet {
 
+// In mode exact always n_ubatch: a ring of another size turns elsewhere, and then its cells are summed in another order.
+inline constexpr uint32_t kExactUbatchRows = 128;
 inline constexpr uint32_t kSessionsMax = 256;     // llama.cpp's LLAMA_MAX_SEQ
 inline constexpr uint32_t kLogitRowsMax = 128;    // rows of logits one call may ask for: bounds rows * vocabulary on the tail
 
@@ -23,7 +25,8 @@ struct EngineSettings {
   uint32_t sessions = 1;
   bool partitioned = true;        // one stream of cells per sequence; else one pool for all
   uint32_t cells = 0;             // n_ctx
-  uint32_t chunk_rows = 0;        // n_ubatch: one step is one micro-batch
+  uint32_t chunk_rows = 0;        // of one step, which is one micro-batch
+  uint32_t ubatch_rows = 0;       // n_ubatch, by which llama.cpp sizes the rings of sliding windows
   uint32_t batch_tokens = 0;      // n_batch
   uint32_t output_rows = 0;       // n_outputs_max: rows that one call may flag
   int32_t gpu_layers = 0;

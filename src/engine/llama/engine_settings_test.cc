@@ -38,6 +38,9 @@ TEST(EngineSettingsTest, ExactPinsWhatDecidesLastBits) {
   options.numerics = NumericsMode::kExact;
   const EngineSettings settings = *ResolveSettings(options, kBeforeTail, 2);
   EXPECT_FALSE(settings.repack);
+  options.ubatch_tokens = 4;
+  EXPECT_EQ(ResolveSettings(options, kBeforeTail, 2)->chunk_rows, 4u);
+  EXPECT_EQ(ResolveSettings(options, kBeforeTail, 2)->ubatch_rows, 128u) << "the rings of windows have one size";
   EXPECT_TRUE(settings.flash_attention);
   EXPECT_EQ(settings.kv_type_k, "bf16");
   EXPECT_EQ(settings.kv_type_v, "bf16");
@@ -77,6 +80,7 @@ TEST(EngineSettingsTest, NamesWhatIsWrong) {
       {"no context", [](EngineOptions& o) { o.context_tokens = 0; }, StatusCode::kBadConfiguration, "-c"},
       {"context above budget", [](EngineOptions& o) { o.budget_tokens = 4095; }, StatusCode::kBadConfiguration, "more than the budget of 4095"},
       {"ubatch 0", [](EngineOptions& o) { o.ubatch_tokens = 0; }, StatusCode::kBadConfiguration, "-ub is 0"},
+      {"exact with larger rings", [exact](EngineOptions& o) { exact(o), o.ubatch_tokens = 129; }, StatusCode::kRefused, "not with -ub 129"},
       {"513 threads", [](EngineOptions& o) { o.threads = 513; }, StatusCode::kBadConfiguration, "-t is 513"},
       {"unknown KV type", [](EngineOptions& o) { o.kv_type_k = "q9"; }, StatusCode::kBadConfiguration, "-ctk q9 is not a KV type"},
       {"quantised V without flash attention",

@@ -90,7 +90,7 @@ Result<LlamaContextPtr> CreateLlamaContext(llama_model* model, const EngineSetti
   llama_context_params params = llama_context_default_params();
   params.n_ctx = settings.cells;
   params.n_batch = settings.batch_tokens;
-  params.n_ubatch = settings.chunk_rows;
+  params.n_ubatch = settings.ubatch_rows;
   params.n_seq_max = settings.sessions;
   params.n_outputs_max = settings.output_rows;
   params.kv_unified = !settings.partitioned;

@@ -100,7 +100,7 @@ EngineInfo InfoOf(const ShardClaim& claim, const EngineSettings& settings, const
   info.sequences_max = llama_n_seq_max(context);
   info.context_tokens = llama_n_ctx_seq(context);
   info.budget_tokens = llama_n_ctx(context);
-  info.chunk_rows_max = llama_n_ubatch(context);
+  info.chunk_rows_max = std::min(settings.chunk_rows, llama_n_ubatch(context));
   const auto window = static_cast<uint32_t>(llama_model_n_swa(model));
   if (llama_model_is_recurrent(model) || llama_model_is_hybrid(model)) {
     info.truncation_class = TruncationClass::kWhole;
