@@ -37,7 +37,6 @@ foreach(off LLAMA_BUILD_TESTS LLAMA_BUILD_EXAMPLES LLAMA_BUILD_APP LLAMA_BUILD_U
 endforeach()
 add_subdirectory(${LLAMA_CPP_DIR} ${CMAKE_BINARY_DIR}/llama.cpp EXCLUDE_FROM_ALL SYSTEM)
 include(AlignedKernels)
-meshnet_align_kernels()
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
 # What our code sees of it: `llama_engine` (libllama and the common sampling parts) and `llama_text` (the server's context-free parts).

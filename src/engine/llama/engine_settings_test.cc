@@ -12,11 +12,8 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr OutputRows kBeforeTail = OutputRows::kAll;
-constexpr OutputRows kTail = OutputRows::kFew;
-
 TEST(EngineSettingsTest, DefaultsArePartitionedWithSmallChunks) {
-  const EngineSettings settings = *ResolveSettings(EngineOptions(), kBeforeTail, 6);
+  const EngineSettings settings = *ResolveSettings(EngineOptions(), OutputRows::kAll, 6);
   EXPECT_EQ(settings.chunk_rows, 128u);
   EXPECT_EQ(settings.batch_tokens, 128u);
   EXPECT_TRUE(settings.partitioned);
@@ -27,20 +24,20 @@ TEST(EngineSettingsTest, DefaultsArePartitionedWithSmallChunks) {
 
   EngineOptions large;
   large.ubatch_tokens = 512;
-  EXPECT_EQ(ResolveSettings(large, kBeforeTail, 6)->chunk_rows, 512u);
-  EXPECT_EQ(ResolveSettings(large, kBeforeTail, 6)->output_rows, 512u);
-  EXPECT_EQ(ResolveSettings(large, kTail, 6)->chunk_rows, 512u);
-  EXPECT_EQ(ResolveSettings(large, kTail, 6)->output_rows, 128u);
+  EXPECT_EQ(ResolveSettings(large, OutputRows::kAll, 6)->chunk_rows, 512u);
+  EXPECT_EQ(ResolveSettings(large, OutputRows::kAll, 6)->output_rows, 512u);
+  EXPECT_EQ(ResolveSettings(large, OutputRows::kFew, 6)->chunk_rows, 512u);
+  EXPECT_EQ(ResolveSettings(large, OutputRows::kFew, 6)->output_rows, 128u);
 }
 
 TEST(EngineSettingsTest, ExactPinsWhatDecidesLastBits) {
   EngineOptions options;
   options.numerics = NumericsMode::kExact;
-  const EngineSettings settings = *ResolveSettings(options, kBeforeTail, 2);
+  const EngineSettings settings = *ResolveSettings(options, OutputRows::kAll, 2);
   EXPECT_FALSE(settings.repack);
   options.ubatch_tokens = 4;
-  EXPECT_EQ(ResolveSettings(options, kBeforeTail, 2)->chunk_rows, 4u);
-  EXPECT_EQ(ResolveSettings(options, kBeforeTail, 2)->ubatch_rows, 128u) << "the rings of windows have one size";
+  EXPECT_EQ(ResolveSettings(options, OutputRows::kAll, 2)->chunk_rows, 4u);
+  EXPECT_EQ(ResolveSettings(options, OutputRows::kAll, 2)->ubatch_rows, 128u) << "the rings of windows have one size";
   EXPECT_TRUE(settings.flash_attention);
   EXPECT_EQ(settings.kv_type_k, "bf16");
   EXPECT_EQ(settings.kv_type_v, "bf16");
@@ -51,16 +48,16 @@ TEST(EngineSettingsTest, OneCellPoolWhenTheBudgetIsShort) {
   options.sessions_max = 4;
   options.context_tokens = 1000;
   options.budget_tokens = 3999;
-  EngineSettings settings = *ResolveSettings(options, kBeforeTail, 2);
+  EngineSettings settings = *ResolveSettings(options, OutputRows::kAll, 2);
   EXPECT_FALSE(settings.partitioned);
   EXPECT_EQ(settings.cells, 4096u);
 
   options.numerics = NumericsMode::kExact;
-  EXPECT_TRUE(ResolveSettings(options, kBeforeTail, 4)->partitioned);
+  EXPECT_TRUE(ResolveSettings(options, OutputRows::kAll, 4)->partitioned);
   options.numerics = NumericsMode::kFast;
 
   options.budget_tokens = 4000;
-  settings = *ResolveSettings(options, kBeforeTail, 2);
+  settings = *ResolveSettings(options, OutputRows::kAll, 2);
   EXPECT_TRUE(settings.partitioned);
   EXPECT_EQ(settings.cells, 4 * 1024u);
   EXPECT_EQ(KvSettingsOf(settings).context_tokens, 1024u);
@@ -111,7 +108,7 @@ TEST(EngineSettingsTest, NamesWhatIsWrong) {
   for (const Case& row : cases) {
     EngineOptions options;
     row.change(options);
-    const Status status = ResolveSettings(options, kBeforeTail, 2).status();
+    const Status status = ResolveSettings(options, OutputRows::kAll, 2).status();
     EXPECT_EQ(status.code(), row.code) << row.name;
     EXPECT_THAT(status.message(), HasSubstr(row.message)) << row.name;
   }

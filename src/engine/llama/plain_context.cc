@@ -98,8 +98,7 @@ class LlamaPlainContext : public PlainContext {
 }  // namespace
 
 Result<std::unique_ptr<PlainContext>> CreatePlainContext(const std::string& model_path, const EngineOptions& options) {
-  // Not as a tail: every row of a chunk may have its logits.
-  Result<EngineSettings> settings = ResolveSettings(options, OutputRows::kAll, PhysicalCores());
+  Result<EngineSettings> settings = ResolveSettings(options, OutputRows::kFew, PhysicalCores());
   if (!settings.ok()) return settings.status();
   UseLlamaLibrary();
   Result<LlamaModelPtr> model = LoadLlamaModel(model_path, *settings);
