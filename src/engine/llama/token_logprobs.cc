@@ -1,6 +1,7 @@
 #include "engine/llama/token_logprobs.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -8,8 +9,33 @@
 
 namespace meshnet {
 
+namespace {
+
+// In lanes that become vector registers.
+float Highest(std::span<const float> values) {
+  constexpr size_t kLanes = 16;
+  std::array<float, kLanes> lanes;
+  lanes.fill(-INFINITY);
+  for (; values.size() >= kLanes; values = values.subspan(kLanes)) {
+    for (size_t lane = 0; lane < kLanes; ++lane) lanes[lane] = values[lane] > lanes[lane] ? values[lane] : lanes[lane];
+  }
+  for (float value : values) lanes[0] = std::max(lanes[0], value);
+  return *std::ranges::max_element(lanes);
+}
+
+}  // namespace
+
+// Block by block for the value, then its place in the block: several times as fast as std::max_element, and a batch of greedy sessions waits
+// for it row by row.
 Token HighestToken(std::span<const float> logits) {
-  return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  constexpr size_t kBlock = 512;
+  size_t best = 0;
+  float highest = -INFINITY;
+  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    const float value = Highest(logits.subspan(begin, std::min(kBlock, logits.size() - begin)));
+    if (value > highest) highest = value, best = begin;
+  }
+  return static_cast<Token>(std::ranges::find(logits.subspan(best), highest) - logits.begin());
 }
 
 std::optional<Token> HighestToken(std::span<const float> logits, std::span<const LogitBias> biases) {
@@ -36,7 +62,7 @@ std::optional<Token> HighestToken(std::span<const float> logits, std::span<const
 
 TokenLogprobs LogprobsOf(std::span<const float> logits, Token token, uint32_t count) {
   MESHNET_CHECK(token >= 0 && static_cast<size_t>(token) < logits.size());
-  const float highest = *std::max_element(logits.begin(), logits.end());
+  const float highest = logits[static_cast<size_t>(HighestToken(logits))];
   double sum = 0;
   for (float logit : logits) sum += std::exp(static_cast<double>(logit) - highest);
   const double log_sum = highest + std::log(sum);

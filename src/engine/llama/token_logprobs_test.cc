@@ -1,6 +1,8 @@
 #include "engine/llama/token_logprobs.h"
 
+#include <algorithm>
 #include <cmath>
+#include <random>
 
 #include "gtest/gtest.h"
 
@@ -19,6 +21,20 @@ TEST(TokenLogprobsTest, SumsToOneAndSortsHighestFirst) {
   for (const TokenLogprob& token : result.top) sum += std::exp(token.logprob);
   EXPECT_NEAR(sum, 1.0, 1e-6);
   EXPECT_EQ(HighestToken(logits), 1);
+}
+
+TEST(TokenLogprobsTest, TheFirstOfTheHighestIsFoundWhereverItIs) {
+  std::mt19937 random(1);
+  for (size_t size : {1, 15, 16, 17, 511, 512, 513, 1100}) {
+    for (int round = 0; round < 200; ++round) {
+      std::vector<float> logits(size);
+      for (float& logit : logits) logit = static_cast<float>(random() % 40) - 30;  // often equal
+      const auto highest = std::max_element(logits.begin(), logits.end());
+      ASSERT_EQ(HighestToken(logits), highest - logits.begin()) << size;
+      std::fill(highest, logits.end(), -INFINITY);
+      ASSERT_EQ(HighestToken(logits), std::max_element(logits.begin(), logits.end()) - logits.begin()) << size;
+    }
+  }
 }
 
 TEST(TokenLogprobsTest, TheHighestTokenIsLookedForBehindTheBiases) {
