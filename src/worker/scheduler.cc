@@ -16,10 +16,10 @@ constexpr Duration kBurstPause = std::chrono::milliseconds(1);
 
 }  // namespace
 
-void Scheduler::Queue(const kv::Ticket& ticket, StepShape shape) {
+void Scheduler::Queue(const kv::Ticket& ticket, StepShape shape, uint32_t rows) {
   SessionQueue& queue = sessions_[ticket.key];
   if (queue.steps.empty()) queue.place = next_place_++;
-  queue.steps.push_back({ticket, shape});
+  queue.steps.push_back({ticket, shape, rows});
 }
 
 void Scheduler::Drop(const kv::Ticket& ticket) {
@@ -74,7 +74,7 @@ Scheduler::Plan Scheduler::Next(Time now) {
   std::vector<const SessionQueue*> decodes = Ready(StepShape::kDecode);
   std::vector<const SessionQueue*> chunks = Ready(StepShape::kChunk);
   Plan plan;
-  const bool decode_turn = !decodes.empty() && (chunks.empty() || last_ran_ == StepShape::kChunk);
+  const bool decode_turn = !decodes.empty() && (chunks.empty() || chunks.front()->steps.front().rows > chunk_rows_left_);
   if (decode_turn) {
     if (Gathers(decodes.size(), now)) {
       plan.verdict = Plan::Verdict::kWait;
@@ -85,10 +85,12 @@ Scheduler::Plan Scheduler::Next(Time now) {
     plan.shape = StepShape::kDecode;
     decodes.resize(std::min<size_t>(decodes.size(), config_.decode_rows_max));
     for (const SessionQueue* queue : decodes) plan.tickets.push_back(queue->steps.front().ticket);
+    plan.rows = static_cast<uint32_t>(decodes.size());
   } else if (!chunks.empty()) {
     plan.verdict = Plan::Verdict::kRun;
     plan.shape = StepShape::kChunk;
     plan.tickets.push_back(chunks.front()->steps.front().ticket);
+    plan.rows = chunks.front()->steps.front().rows;
   }
   return plan;
 }
@@ -101,7 +103,7 @@ void Scheduler::Started(const Plan& plan) {
     session->second.place = next_place_++;
     if (session->second.steps.empty()) sessions_.erase(session);
   }
-  last_ran_ = plan.shape;
+  chunk_rows_left_ = plan.shape == StepShape::kDecode ? config_.chunk_rows_max : chunk_rows_left_ - std::min(chunk_rows_left_, plan.rows);
 }
 
 void Scheduler::Finished(const Plan& plan, Duration took) {

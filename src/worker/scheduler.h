@@ -1,5 +1,6 @@
-// What the engine runs next: one micro-batch of all ready decode steps, alternated with at most one prefill chunk, decode first, round robin
-// over sessions. Pure: time is an argument. Single-token steps share a call; a chunk runs alone (docs/engine.md, Calls).
+// What the engine runs next: one micro-batch of all ready decode steps, alternated with the rows of one full prefill chunk (short ones follow
+// each other: each decode call reads all weights once more), decode first, round robin over sessions. Pure: time is an argument. Single-token
+// steps share a call; a chunk runs alone (docs/engine.md, Calls).
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,7 @@ enum class StepShape {
 
 struct SchedulerConfig {
   uint32_t decode_rows_max = 128;                         // steps of one micro-batch
+  uint32_t chunk_rows_max = 128;                          // of chunks between two decode calls that are ready; one larger chunk runs alone
   Duration gather_max = std::chrono::milliseconds(20);    // longest wait for stragglers
   double gather_share = 0.05;                             // … and the part of the longer of the last two decode calls that it may cost,
   // or this part of the shortest there was: two batches in place of one read all weights once more, and that call was mostly that.
@@ -32,8 +34,8 @@ class Scheduler {
  public:
   explicit Scheduler(SchedulerConfig config) : config_(config) {}
 
-  // A step of a session goes behind those of it that are queued already.
-  void Queue(const kv::Ticket& ticket, StepShape shape);
+  // A step of a session goes behind those of it that are queued already. `rows`: its tokens.
+  void Queue(const kv::Ticket& ticket, StepShape shape, uint32_t rows);
   // It will not run. Unknown tickets are ignored.
   void Drop(const kv::Ticket& ticket);
   bool empty() const { return sessions_.empty(); }
@@ -48,6 +50,7 @@ class Scheduler {
     Time until;
     StepShape shape = StepShape::kDecode;
     std::vector<kv::Ticket> tickets;  // at most one of a session; kChunk: exactly one
+    uint32_t rows = 0;                // of all of them
   };
   Plan Next(Time now);
 
@@ -64,6 +67,7 @@ class Scheduler {
   struct Queued {
     kv::Ticket ticket;
     StepShape shape;
+    uint32_t rows;
   };
   struct SessionQueue {
     std::deque<Queued> steps;
@@ -79,7 +83,7 @@ class Scheduler {
   SchedulerConfig config_;
   std::map<SessionKey, SessionQueue> sessions_;  // none is empty
   uint64_t next_place_ = 1;
-  StepShape last_ran_ = StepShape::kChunk;
+  uint32_t chunk_rows_left_ = 0;  // until the next decode turn
 
   // Gathering. A wait that brought nobody is not repeated for a growing number of batches, and those it was for are not expected any more: two
   // cohorts that take turns on different hosts overlap, and waiting for each other would only cost; and an answer that has ended never comes.

@@ -44,8 +44,8 @@ class SchedulerTest : public ::testing::Test {
     }
     return Text(plan);
   }
-  void Decode(uint8_t session, uint64_t seq) { scheduler_.Queue(TicketOf(session, seq), StepShape::kDecode); }
-  void Chunk(uint8_t session, uint64_t seq) { scheduler_.Queue(TicketOf(session, seq), StepShape::kChunk); }
+  void Decode(uint8_t session, uint64_t seq) { scheduler_.Queue(TicketOf(session, seq), StepShape::kDecode, 1); }
+  void Chunk(uint8_t session, uint64_t seq, uint32_t rows = 128) { scheduler_.Queue(TicketOf(session, seq), StepShape::kChunk, rows); }
 
   Scheduler scheduler_{SchedulerConfig{.decode_rows_max = 4}};
   Time now_ = kStart;
@@ -76,6 +76,25 @@ TEST_F(SchedulerTest, AlternatesOneDecodeBatchWithOneChunk) {
   EXPECT_EQ(Step(), "c:1.2");
   EXPECT_EQ(Step(), "d:2.3");
   EXPECT_EQ(Step(), "c:1.3");
+}
+
+TEST_F(SchedulerTest, ShortChunksFollowEachOtherUpToTheRowsOfOneFullChunk) {
+  for (uint64_t seq = 1; seq <= 3; ++seq) Decode(1, seq);
+  Chunk(2, 1, 60);
+  Chunk(3, 1, 60);
+  Chunk(4, 1, 60);
+  Chunk(5, 1, 100);
+  Chunk(6, 1, 29);
+  EXPECT_EQ(Step(), "d:1.1");
+  EXPECT_EQ(Step(), "c:2.1");
+  EXPECT_EQ(Step(), "c:3.1");
+  EXPECT_EQ(Step(), "d:1.2");
+  EXPECT_EQ(Step(), "c:4.1");
+  EXPECT_EQ(Step(), "d:1.3");
+  EXPECT_EQ(Step(), "c:5.1");  // nothing else is ready
+  Decode(1, 4);
+  EXPECT_EQ(Step(), "d:1.4");  // 28 rows would still fit
+  EXPECT_EQ(Step(), "c:6.1");
 }
 
 TEST_F(SchedulerTest, ServesSessionsInTurn) {

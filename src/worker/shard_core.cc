@@ -74,7 +74,7 @@ ShardCore::ShardCore(std::unique_ptr<Engine> engine, const ShardDescription& des
       description_(description),
       clock_(clock),
       kv_(ConfigOf(description), *this),
-      scheduler_(SchedulerConfig{.decode_rows_max = description.limits.chunk_rows_max}),
+      scheduler_(SchedulerConfig{.decode_rows_max = description.limits.chunk_rows_max, .chunk_rows_max = description.limits.chunk_rows_max}),
       sampling_(engine_->info().sequences_max),
       last_step_(clock.Now()) {
   history_.reserve(kHistoryMax);
@@ -138,7 +138,7 @@ void ShardCore::Submit(SubmittedStep submitted, const std::shared_ptr<StepAnswer
     }
   } else {
     const kv::Ticket ticket = std::get<kv::StepAdmitted>(decision).ticket;
-    scheduler_.Queue(ticket, shape);
+    scheduler_.Queue(ticket, shape, static_cast<uint32_t>(step.tokens.size()));
     pending_.emplace(ticket.serial, PendingStep{ticket, std::move(step), now, {waiter}});
     last_step_ = now;
   }
