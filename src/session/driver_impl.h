@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <variant>
@@ -97,6 +99,7 @@ struct DrivenSession::Impl {
 
   // driver_pass.cc
   Outcome RunPass(Run& run, Pass& pass);
+  void SendAll(Pass& pass, Time now);
   void SendStep(const StepToSend& send);
   void TakeAnswer(Pass& pass, LinkAnswer answer);
   void EndPass(Pass& pass, bool drain);
@@ -132,9 +135,36 @@ struct DrivenSession::Impl {
   uint32_t context_tokens = 0;              // reserved on every stage
   std::optional<SamplingParams> tail_sampling;  // what the tail was last sent in a committed step of this epoch
 
-  std::shared_ptr<Inbox<LinkAnswer>> inbox;  // shared with callbacks, which may come after the session is gone
+  std::shared_ptr<Inbox<LinkAnswer>> inbox;  // shared with callbacks, which may come after the session is gone, like the next one
+  struct Relay;
+  std::shared_ptr<Relay> relay;
   uint32_t late = 0;    // steps that were not answered in time since the session last got further: each doubles what the next one gets
   uint64_t serial = 0;
+};
+
+// Carries rows on to the next stage on the thread that brought them, while the session's own thread waits for the pass: waking that thread for
+// a hop that needs no decision would cost more than the rest of the hop. Everything else goes to the inbox.
+struct DrivenSession::Impl::Relay {
+  // While the session's thread waits, and only then, its pass may be moved on from other threads.
+  class Opened {
+   public:
+    Opened(Impl& session, Pass& pass);
+    ~Opened();
+
+   private:
+    Relay& relay_;
+  };
+
+  // Whether the answer was dealt with. Any thread; throws nothing.
+  bool Take(LinkAnswer& answer);
+  // What Take would have thrown, on the session's thread.
+  void Rethrow();
+
+  std::recursive_mutex mutex;  // guards the rest and, while open, the pass: a link may answer within the call that asks it
+  Impl* session = nullptr;
+  Pass* pass = nullptr;        // null: closed
+  bool sending = false;
+  std::exception_ptr failure;
 };
 
 }  // namespace meshnet

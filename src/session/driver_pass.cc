@@ -58,13 +58,18 @@ bool DrivenSession::Impl::Pause(Run& run, Duration delay) {
   return true;
 }
 
+void DrivenSession::Impl::SendAll(Pass& pass, Time now) {
+  while (std::optional<StepToSend> send = pass.NextSend(now)) SendStep(*send);
+}
+
 void DrivenSession::Impl::SendStep(const StepToSend& send) {
   const Time now = clock.Now();
   const Duration timeout = options.step_timeout * (1 << late);
   // The stage's own deadline comes first, so that a step which waited too long is refused by name instead of lost.
   send.step->deadline = now + timeout * 7 / 8;
-  auto done = [inbox = inbox, serial = serial, stage = send.stage, ticket = send.ticket, now](Reply<StepResult> reply) {
-    inbox->Push({serial, stage, ticket, now, std::move(reply)});
+  auto done = [inbox = inbox, relay = relay, serial = serial, stage = send.stage, ticket = send.ticket, now](Reply<StepResult> reply) {
+    LinkAnswer answer{serial, stage, ticket, now, std::move(reply)};
+    if (!relay->Take(answer)) inbox->Push(std::move(answer));
   };
   view->stages[send.stage].link->Forward(*send.step, now + timeout, std::move(done));
 }
@@ -83,7 +88,7 @@ Outcome DrivenSession::Impl::RunPass(Run& run, Pass& pass) {
   PastLen reached = pass.tail_end();
   for (;;) {
     const Time now = clock.Now();
-    while (std::optional<StepToSend> send = pass.NextSend(now)) SendStep(*send);
+    SendAll(pass, now);
     if (run.sink != nullptr && !run.generating && pass.tail_end() > reached) {
       run.sink->OnPrefill(std::min(pass.tail_end().value, run.report.prompt_tokens), run.report.prompt_tokens);
     }
@@ -112,7 +117,12 @@ Outcome DrivenSession::Impl::RunPass(Run& run, Pass& pass) {
     }
     Duration patience = kPollInterval;
     if (std::optional<Time> due = pass.NextDue(now)) patience = std::min<Duration>(patience, *due - now);
-    std::optional<LinkAnswer> answer = inbox->Pop(patience);
+    std::optional<LinkAnswer> answer;
+    {
+      const Relay::Opened opened(*this, pass);
+      answer = inbox->Pop(patience);
+    }
+    relay->Rethrow();
     for (; answer; answer = inbox->Pop(Duration::zero())) TakeAnswer(pass, std::move(*answer));
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -20,12 +21,18 @@ class ScriptedLink : public ShardLink {
   std::function<Reply<StepResult>(const Step&)> on_forward;
   std::function<void(const SessionKey&)> on_cancel;
   std::function<Reply<ReleaseOutcome>(const SessionKey&)> on_release;
+  // Given the answer to each step, to be called once; absent: it is answered within the call.
+  std::function<void(std::function<void()>)> later;
 
   void Describe(Time, Done<ShardDescription> done) override { done(on_describe ? on_describe() : Silence()); }
   void Open(OpenRequest request, Time, Done<OpenReply> done) override {
     done(on_open ? on_open(request) : Reply<OpenReply>(Silence()));
   }
-  void Forward(const Step& step, Time, Done<StepResult> done) override { done(on_forward ? on_forward(step) : Reply<StepResult>(Silence())); }
+  void Forward(const Step& step, Time, Done<StepResult> done) override {
+    Reply<StepResult> reply = on_forward ? on_forward(step) : Reply<StepResult>(Silence());
+    if (!later) return done(std::move(reply));
+    later([done = std::move(done), held = std::make_shared<Reply<StepResult>>(std::move(reply))] { done(std::move(*held)); });
+  }
   void Cancel(SessionKey key) override {
     if (on_cancel) on_cancel(key);
   }

@@ -18,7 +18,8 @@ DrivenSession::Impl::Impl(Route& r, const Clock& c, DriverOptions o, std::string
       id(name.session),
       epoch(name.epoch.value),
       journal(cache_salt),
-      inbox(std::make_shared<Inbox<LinkAnswer>>(clock.waiting())) {}
+      inbox(std::make_shared<Inbox<LinkAnswer>>(clock.waiting())),
+      relay(std::make_shared<Relay>()) {}
 
 Outcome DrivenSession::Impl::Fail(Run& run, AnswerFailure::Kind kind, std::string message) {
   run.failure = AnswerFailure{kind, std::move(message), std::nullopt};

@@ -76,7 +76,7 @@ struct DriverOptions {
   std::function<SessionKey()> name = nullptr;
 };
 
-// A latency observer for metrics: stage index and seconds of one hop (call to answer). Called on the driver's thread.
+// A latency observer for metrics: stage index and seconds of one hop (call to answer). Called on the driver's thread or a link's, one at a time.
 using HopObserver = std::function<void(size_t stage, double seconds)>;
 
 // One session. Not thread-safe: one thread at a time. Its stages hold the KV until Release or their TTL; an idle session may answer again and

@@ -4,11 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <deque>
+#include <mutex>
 #include <numeric>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "base/system_clock.h"
+#include "base/waiting.h"
 #include "session/scripted_stage.h"
 
 namespace meshnet {
@@ -73,9 +77,45 @@ class Sink : public AnswerSink {
   std::function<bool()> cancel_when;
 };
 
+// Answers come while the session's thread waits for them, from another one, as links give them.
+class AnswersFromElsewhere : public SystemClock, public Waiting {
+ public:
+  Waiting& waiting() const override { return const_cast<AnswersFromElsewhere&>(*this); }
+  void Add(std::function<void()> answer) {
+    std::lock_guard lock(mutex_);
+    answers_.push_back(std::move(answer));
+  }
+
+  bool WaitFor(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Duration at_most, const std::function<bool()>& holds) override {
+    lock.unlock();
+    std::thread([this] {
+      while (std::function<void()> answer = Next()) answer();
+    }).join();
+    lock.lock();
+    return threads_.WaitFor(changed, lock, at_most, holds);
+  }
+  void Notify(std::condition_variable& changed) override { threads_.Notify(changed); }
+  void Sleep(Duration duration) override { threads_.Sleep(duration); }
+  std::unique_ptr<Background> Start(std::function<void()> work) override { return threads_.Start(std::move(work)); }
+
+ private:
+  std::function<void()> Next() {
+    std::lock_guard lock(mutex_);
+    if (answers_.empty()) return nullptr;
+    std::function<void()> next = std::move(answers_.front());
+    answers_.pop_front();
+    return next;
+  }
+
+  Waiting& threads_ = SystemClock::waiting();
+  std::mutex mutex_;
+  std::deque<std::function<void()>> answers_;
+};
+
 class SessionDriverTest : public ::testing::Test {
  protected:
   SessionDriverTest() : head_("head:1", Shard(0, 10)), tail_("tail:1", Shard(10, 20)), route_({&tail_.link, &head_.link}, clock_) {
+    for (ScriptedStage* stage : {&head_, &tail_}) stage->link.later = [this](std::function<void()> answer) { clock_.Add(std::move(answer)); };
     EXPECT_TRUE(route_.Connect(seconds(5)).ok());
     options_.recovery_limit = seconds(20);
   }
@@ -101,7 +141,7 @@ class SessionDriverTest : public ::testing::Test {
     return {};
   }
 
-  SystemClock clock_;
+  AnswersFromElsewhere clock_;
   ScriptedStage head_, tail_;
   Route route_;
   DriverOptions options_;
@@ -602,6 +642,27 @@ TEST_F(SessionDriverTest, CancelWhileWaitingForRoom) {
   EXPECT_EQ(Good(Answer(*session, Prompt(10), 5)).end, AnswerEnd::kCancelled);
   EXPECT_EQ(asked, 1);
   EXPECT_EQ(head_.sessions_live(), 0u) << "what was opened is given back";
+}
+
+TEST_F(SessionDriverTest, RowsGoOnFromTheThreadThatBringsThem) {
+  size_t by_session = 0, by_link = 0;
+  tail_.link.on_forward = [&, inner = tail_.link.on_forward, here = std::this_thread::get_id()](const Step& step) {
+    ++(std::this_thread::get_id() == here ? by_session : by_link);
+    return inner(step);
+  };
+  Good(Answer(*NewSession(), Prompt(20), 5));
+  EXPECT_EQ(sink_.tokens, Expected(Prompt(20), 5));
+  EXPECT_EQ(by_session, 0u);
+  EXPECT_EQ(by_link, 3u + 4u);
+}
+
+TEST_F(SessionDriverTest, WhatHappensToRowsThatWentOnIsTheSessionsBusiness) {
+  auto session = NewSession();
+  tail_.Refuse1(Reason::kExecFailed);
+  tail_.Strike1([](const Step&) { return Reply<StepResult>(TransportFault{"it broke"}); });
+  tail_.link.later = nullptr;  // says so within the call
+  Good(Answer(*session, Prompt(20), 5));
+  EXPECT_EQ(sink_.tokens, Expected(Prompt(20), 5));
 }
 
 TEST_F(SessionDriverTest, HopTimesAreObserved) {
