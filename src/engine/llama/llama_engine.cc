@@ -30,6 +30,7 @@ LlamaEngine::LlamaEngine(LlamaEngineParts parts)
     : parts_(std::move(parts)),
       batch_builder_(parts_.info.boundary_width, parts_.positions_per_row),
       cells_(parts_.context.get(), parts_.info.truncation_class, parts_.info.window_tokens),
+      binding_(parts_.settings.threads),
       sequences_(parts_.info.sequences_max),
       scrub_is_complete_(CoversAllMemory(parts_.context.get(), parts_.graph.memory)) {
   const EngineMemory memory = this->memory();
@@ -136,12 +137,14 @@ LlamaEngine::Decoded LlamaEngine::Decode(std::span<const EngineStep> steps, std:
   if (parts_.capture) parts_.capture->Begin(rows);
   TakeLlamaComplaint();
   int32_t code = -100;
+  binding_.Before();
   try {
     code = llama_decode(parts_.context.get(), batch);
     llama_synchronize(parts_.context.get());
   } catch (const std::exception&) {
     code = -100;
   }
+  binding_.After();
   if (code == 0 && parts_.capture) {
     captured_ = parts_.capture->Take();
     if (captured_.empty()) {

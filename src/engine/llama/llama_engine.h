@@ -10,6 +10,7 @@
 
 #include "engine/engine.h"
 #include "engine/engine_options.h"
+#include "engine/llama/core_binding.h"
 #include "engine/llama/engine_settings.h"
 #include "engine/llama/llama_batch_builder.h"
 #include "engine/llama/llama_boundary_capture.h"
@@ -93,6 +94,7 @@ class LlamaEngine : public Engine {
   LlamaEngineParts parts_;
   LlamaBatchBuilder batch_builder_;
   LlamaSequenceCells cells_;
+  CoreBinding binding_;
   std::vector<Sequence> sequences_;
   mutable std::unique_ptr<TailSampler> checked_sampler_;  // what the last CheckSampling set up: the step that brought it is next to need one
   std::vector<float> captured_;

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <limits>
-#include <set>
+#include <map>
 #include <sstream>
 
 namespace meshnet {
@@ -53,18 +53,25 @@ double CgroupQuota(const std::string& root) {
 
 }  // namespace
 
-uint32_t CountPhysicalCores(const std::string& root, const std::vector<uint32_t>& cpus) {
-  std::set<std::string> cores;
+std::vector<std::vector<uint32_t>> CoresOf(const std::string& root, const std::vector<uint32_t>& cpus) {
+  std::map<std::string, std::vector<uint32_t>> cores;
   for (uint32_t cpu : cpus) {
     const std::string topology = root + "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
     const std::string siblings = FirstLine(topology + "thread_siblings_list");
-    cores.insert(siblings.empty() ? "cpu" + std::to_string(cpu) : siblings);
+    cores[siblings.empty() ? "cpu" + std::to_string(cpu) : siblings].push_back(cpu);
   }
-  const double allowed = std::min(static_cast<double>(cores.size()), std::floor(CgroupQuota(root)));
+  std::vector<std::vector<uint32_t>> groups;
+  for (auto& [name, members] : cores) groups.push_back(std::move(members));
+  std::ranges::sort(groups);
+  return groups;
+}
+
+uint32_t CountPhysicalCores(const std::string& root, const std::vector<uint32_t>& cpus) {
+  const double allowed = std::min(static_cast<double>(CoresOf(root, cpus).size()), std::floor(CgroupQuota(root)));
   return std::max<uint32_t>(1, static_cast<uint32_t>(allowed));
 }
 
-uint32_t PhysicalCores() {
+std::vector<uint32_t> AllowedCpus() {
   // A mask of fixed size fails on hosts with more CPUs than it holds, so it grows.
   std::vector<uint32_t> cpus;
   for (int size = 1024; size <= 1 << 20 && cpus.empty(); size *= 2) {
@@ -78,7 +85,22 @@ uint32_t PhysicalCores() {
     }
     CPU_FREE(mask);
   }
-  return CountPhysicalCores("", cpus);
+  return cpus;
 }
+
+bool StayOn(const std::vector<uint32_t>& cpus) {
+  if (cpus.empty()) return false;
+  const int size = static_cast<int>(std::ranges::max(cpus)) + 1;
+  cpu_set_t* mask = CPU_ALLOC(size);
+  if (!mask) return false;
+  const size_t bytes = CPU_ALLOC_SIZE(size);
+  CPU_ZERO_S(bytes, mask);
+  for (uint32_t cpu : cpus) CPU_SET_S(cpu, bytes, mask);
+  const bool done = sched_setaffinity(0, bytes, mask) == 0;
+  CPU_FREE(mask);
+  return done;
+}
+
+uint32_t PhysicalCores() { return CountPhysicalCores("", AllowedCpus()); }
 
 }  // namespace meshnet

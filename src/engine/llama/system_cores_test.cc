@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "gtest/gtest.h"
 
@@ -31,6 +32,24 @@ TEST_F(SystemCoresTest, CountsHyperThreadsOnce) {
   EXPECT_EQ(CountPhysicalCores(root_, {0, 1, 2, 3, 4, 5, 6, 7}), 4u);
   EXPECT_EQ(CountPhysicalCores(root_, {0, 4}), 1u);
   EXPECT_EQ(CountPhysicalCores(root_, {1, 2}), 2u);
+}
+
+TEST_F(SystemCoresTest, KnowsWhichCpusShareACore) {
+  using Cores = std::vector<std::vector<uint32_t>>;
+  EXPECT_EQ(CoresOf(root_, {0, 1, 4, 5, 6}), (Cores{{0, 4}, {1, 5}, {6}}));
+  EXPECT_EQ(CoresOf(root_ + "/nowhere", {2, 1}), (Cores{{1}, {2}}));
+}
+
+TEST_F(SystemCoresTest, AThreadStaysWhereItIsTold) {
+  std::thread([] {
+    const std::vector<uint32_t> all = AllowedCpus();
+    ASSERT_FALSE(all.empty());
+    ASSERT_TRUE(StayOn({all.back()}));
+    EXPECT_EQ(AllowedCpus(), std::vector<uint32_t>{all.back()});
+    EXPECT_FALSE(StayOn({}));
+    ASSERT_TRUE(StayOn(all));
+    EXPECT_EQ(AllowedCpus(), all);
+  }).join();
 }
 
 TEST_F(SystemCoresTest, UnknownTopologyCountsLogicalCpus) { EXPECT_EQ(CountPhysicalCores(root_ + "/nowhere", {0, 1, 2}), 3u); }
