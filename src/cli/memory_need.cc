@@ -17,12 +17,14 @@ MemoryNeed NeedOf(const ShardSize& shard, const EngineSettings& settings, const 
   const bool has_logits = shard.range.begin == 0 || shard.range.end == shard.layer_count;
   const uint64_t activations = uint64_t{settings.ubatch_rows} * shard.boundary_width * 8;
   const uint64_t logits = has_logits ? uint64_t{settings.output_rows} * shard.vocabulary_size * 2 : 0;
+  // The mask as f32, and what reads it: a copy as f16, or each head's scores.
+  const uint64_t attention = settings.ubatch_rows * kv.cells * (settings.flash_attention ? 6 : 4 + 4 * uint64_t{kv.heads});
   MemoryNeed need;
   need.hole_bytes = shard.hole_bytes;
   need.weight_bytes = shard.tensor_bytes - std::min(shard.tensor_bytes, shard.hole_bytes);
   need.kv_bytes = kv.bytes;
   need.kv_bytes_per_token = kv.bytes_per_token;
-  need.compute_bytes = (activations + logits) * sizeof(float) + kContextOverhead;
+  need.compute_bytes = (activations + logits) * sizeof(float) + attention + kContextOverhead;
   return need;
 }
 

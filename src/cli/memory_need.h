@@ -17,7 +17,7 @@ struct MemoryNeed {
   uint64_t hole_bytes = 0;
   uint64_t kv_bytes = 0;
   uint64_t kv_bytes_per_token = 0;
-  uint64_t compute_bytes = 0;  // rough: logits and activations of one micro-batch
+  uint64_t compute_bytes = 0;  // rough: logits, activations and attention of one micro-batch
 
   uint64_t total() const { return weight_bytes + hole_bytes + kv_bytes + compute_bytes; }
 };

@@ -67,6 +67,8 @@ Result<KvEstimate> EstimateKv(const gguf::ModelShape& shape, LayerRange range, c
     if (!value.ok()) return value.status();
     const bool windowed = layer.kind == gguf::LayerKind::kWindowAttention;
     if (!windowed) estimate.bytes_per_token += *key + *value;
+    estimate.cells = std::max(estimate.cells, windowed ? layout.window_cells : layout.cells);
+    estimate.heads = std::max(estimate.heads, layer.heads);
     estimate.bytes += layout.streams * (windowed ? layout.window_cells : layout.cells) * (*key + *value);
   }
   return estimate;

@@ -14,7 +14,7 @@ struct KvSettings {
   uint32_t sessions = 1;
   uint32_t context_tokens = 4096;  // of one session
   uint32_t budget_tokens = 4096;
-  uint32_t ubatch_tokens = 512;    // sliding-window caches are padded by it
+  uint32_t ubatch_tokens = 128;    // sliding-window caches are padded by it
   std::string type_k = "f16";
   std::string type_v = "f16";
 };
@@ -22,6 +22,8 @@ struct KvSettings {
 struct KvEstimate {
   uint64_t bytes_per_token = 0;    // of full-attention layers
   uint64_t bytes = 0;              // allocated for these settings, windows included; recurrent state is not counted
+  uint64_t cells = 0;              // that one row may attend to; 0 without attention
+  uint32_t heads = 0;              // the most of one layer with attention
 };
 
 // As llama.cpp v0.5.0 allocates (src/llama-kv-cache*.cpp): partitioned when sessions * context <= budget, else unified.

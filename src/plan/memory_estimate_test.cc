@@ -62,6 +62,17 @@ TEST(MemoryEstimateTest, WindowCachesHoldTheWindowAndAMicroBatch) {
   EXPECT_EQ(EstimateKv(shape, {0, 1}, Settings(1, 256, 256))->bytes, 256 * kRow);
 }
 
+TEST(MemoryEstimateTest, ARowAttendsToTheCellsOfItsStream) {
+  gguf::ModelShape shape = Shape({true, false, false});
+  shape.layers[1].heads = 4;
+  shape.layers[2].heads = 9;
+  const Result<KvEstimate> partitioned = EstimateKv(shape, {0, 2}, Settings(4, 1000, 4000));
+  EXPECT_EQ(partitioned->cells, 1024u);
+  EXPECT_EQ(partitioned->heads, 4u);
+  EXPECT_EQ(EstimateKv(shape, {0, 3}, Settings(8, 1000, 4000))->cells, 4096u);
+  EXPECT_EQ(EstimateKv(shape, {0, 1}, Settings(1, 4096, 4096))->cells, 256u);  // windows only
+}
+
 TEST(MemoryEstimateTest, OnlyLayersOfTheRangeWithKvCount) {
   gguf::ModelShape shape = Shape({false, false, false, false});
   shape.layers[2].kind = LayerKind::kNone;
