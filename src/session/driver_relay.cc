@@ -25,6 +25,7 @@ bool DrivenSession::Impl::Relay::Take(LinkAnswer& answer) {
   try {
     session->TakeAnswer(*pass, std::move(answer));
     session->SendAll(*pass, session->clock.Now());
+    if (pass->stuck()) session->inbox->Wake();  // rows that fail a check
   } catch (...) {
     failure = std::current_exception();
     pass = nullptr;

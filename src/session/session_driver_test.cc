@@ -92,8 +92,11 @@ class AnswersFromElsewhere : public SystemClock, public Waiting {
       while (std::function<void()> answer = Next()) answer();
     }).join();
     lock.lock();
-    return threads_.WaitFor(changed, lock, at_most, holds);
+    const bool held = threads_.WaitFor(changed, lock, at_most, holds);
+    if (!held) ++waits_in_vain_;
+    return held;
   }
+  size_t waits_in_vain() const { return waits_in_vain_; }
   void Notify(std::condition_variable& changed) override { threads_.Notify(changed); }
   void Sleep(Duration duration) override { threads_.Sleep(duration); }
   std::unique_ptr<Background> Start(std::function<void()> work) override { return threads_.Start(std::move(work)); }
@@ -108,6 +111,7 @@ class AnswersFromElsewhere : public SystemClock, public Waiting {
   }
 
   Waiting& threads_ = SystemClock::waiting();
+  std::atomic<size_t> waits_in_vain_{0};
   std::mutex mutex_;
   std::deque<std::function<void()>> answers_;
 };
@@ -663,6 +667,18 @@ TEST_F(SessionDriverTest, WhatHappensToRowsThatWentOnIsTheSessionsBusiness) {
   tail_.link.later = nullptr;  // says so within the call
   Good(Answer(*session, Prompt(20), 5));
   EXPECT_EQ(sink_.tokens, Expected(Prompt(20), 5));
+}
+
+TEST_F(SessionDriverTest, RowsThatFailACheckWakeTheSession) {
+  head_.link.on_forward = [&, inner = head_.link.on_forward](const Step& step) {
+    Reply<StepResult> reply = inner(step);
+    if (auto* result = std::get_if<StepResult>(&reply); result != nullptr && sink_.tokens.size() == 2) result->past_len = PastLen(63);
+    return reply;
+  };
+  const AnswerFailure failure = Bad(Answer(*NewSession(), Prompt(20), 5));
+  EXPECT_EQ(failure.kind, AnswerFailure::Kind::kInternal);
+  EXPECT_THAT(failure.message, HasSubstr("past length 63"));
+  EXPECT_EQ(clock_.waits_in_vain(), 0u) << "it looked up only when it was due anyway";
 }
 
 TEST_F(SessionDriverTest, HopTimesAreObserved) {
