@@ -38,6 +38,8 @@ std::vector<const Scheduler::SessionQueue*> Scheduler::Ready(StepShape shape) co
   return ready;
 }
 
+uint32_t Scheduler::CostOf(uint32_t chunk_rows) const { return std::clamp(chunk_rows, config_.chunk_rows_max / 8, config_.chunk_rows_max); }
+
 size_t Scheduler::Expected() const {
   std::vector<SessionKey> all;
   std::ranges::set_union(recent_[0], recent_[1], std::back_inserter(all));
@@ -74,7 +76,7 @@ Scheduler::Plan Scheduler::Next(Time now) {
   std::vector<const SessionQueue*> decodes = Ready(StepShape::kDecode);
   std::vector<const SessionQueue*> chunks = Ready(StepShape::kChunk);
   Plan plan;
-  const bool decode_turn = !decodes.empty() && (chunks.empty() || chunks.front()->steps.front().rows > chunk_rows_left_);
+  const bool decode_turn = !decodes.empty() && (chunks.empty() || CostOf(chunks.front()->steps.front().rows) > chunk_rows_left_);
   if (decode_turn) {
     if (Gathers(decodes.size(), now)) {
       plan.verdict = Plan::Verdict::kWait;
@@ -103,7 +105,7 @@ void Scheduler::Started(const Plan& plan) {
     session->second.place = next_place_++;
     if (session->second.steps.empty()) sessions_.erase(session);
   }
-  chunk_rows_left_ = plan.shape == StepShape::kDecode ? config_.chunk_rows_max : chunk_rows_left_ - std::min(chunk_rows_left_, plan.rows);
+  chunk_rows_left_ = plan.shape == StepShape::kDecode ? config_.chunk_rows_max : chunk_rows_left_ - std::min(chunk_rows_left_, CostOf(plan.rows));
 }
 
 void Scheduler::Finished(const Plan& plan, Duration took) {

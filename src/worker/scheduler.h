@@ -23,7 +23,7 @@ enum class StepShape {
 
 struct SchedulerConfig {
   uint32_t decode_rows_max = 128;                         // steps of one micro-batch
-  uint32_t chunk_rows_max = 128;                          // of chunks between two decode calls that are ready; one larger chunk runs alone
+  uint32_t chunk_rows_max = 128;                          // of chunks between two decode calls that are ready
   Duration gather_max = std::chrono::milliseconds(20);    // longest wait for stragglers
   double gather_share = 0.05;                             // … and the part of the longer of the last two decode calls that it may cost,
   // or this part of the shortest there was: two batches in place of one read all weights once more, and that call was mostly that.
@@ -74,6 +74,8 @@ class Scheduler {
     uint64_t place = 0;  // in the line: when its first step became ready, or it was served last
   };
 
+  // In rows: the shortest chunk reads all weights too, and none is worth more than a full one.
+  uint32_t CostOf(uint32_t chunk_rows) const;
   std::vector<const SessionQueue*> Ready(StepShape shape) const;
   size_t Expected() const;
   Duration GatherBound() const;
@@ -83,7 +85,7 @@ class Scheduler {
   SchedulerConfig config_;
   std::map<SessionKey, SessionQueue> sessions_;  // none is empty
   uint64_t next_place_ = 1;
-  uint32_t chunk_rows_left_ = 0;  // until the next decode turn
+  uint32_t chunk_rows_left_ = 0;  // until the next decode turn, each chunk counted as CostOf
 
   // Gathering. A wait that brought nobody is not repeated for a growing number of batches, and those it was for are not expected any more: two
   // cohorts that take turns on different hosts overlap, and waiting for each other would only cost; and an answer that has ended never comes.

@@ -1,5 +1,6 @@
 #include "worker/scheduler.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -95,6 +96,15 @@ TEST_F(SchedulerTest, ShortChunksFollowEachOtherUpToTheRowsOfOneFullChunk) {
   Decode(1, 4);
   EXPECT_EQ(Step(), "d:1.4");  // 28 rows would still fit
   EXPECT_EQ(Step(), "c:6.1");
+}
+
+TEST_F(SchedulerTest, ADecodeWaitsForFewChunksHoweverShort) {
+  Decode(1, 1);
+  Decode(1, 2);
+  for (uint8_t session = 2; session < 40; ++session) Chunk(session, 1, 1);
+  EXPECT_EQ(Step(), "d:1.1");
+  for (int i = 0; i < 8; ++i) EXPECT_THAT(Step(), testing::StartsWith("c:")) << i;
+  EXPECT_EQ(Step(), "d:1.2");
 }
 
 TEST_F(SchedulerTest, ServesSessionsInTurn) {
