@@ -17,8 +17,8 @@ MemoryNeed NeedOf(const ShardSize& shard, const EngineSettings& settings, const 
   const bool has_logits = shard.range.begin == 0 || shard.range.end == shard.layer_count;
   const uint64_t activations = uint64_t{settings.ubatch_rows} * shard.boundary_width * 8;
   const uint64_t logits = has_logits ? uint64_t{settings.output_rows} * shard.vocabulary_size * 2 : 0;
-  // The mask as f32, and what reads it: a copy as f16, or each head's scores.
-  const uint64_t attention = settings.ubatch_rows * kv.cells * (settings.flash_attention ? 6 : 4 + 4 * uint64_t{kv.heads});
+  // The mask, f16 for flash attention; without it f32, and each head's scores (llama-graph.cpp of v0.5.0).
+  const uint64_t attention = settings.ubatch_rows * kv.cells * (settings.flash_attention ? 2 : 4 + 4 * uint64_t{kv.heads});
   MemoryNeed need;
   need.hole_bytes = shard.hole_bytes;
   need.weight_bytes = shard.tensor_bytes - std::min(shard.tensor_bytes, shard.hole_bytes);
