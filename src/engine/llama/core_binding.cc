@@ -21,7 +21,7 @@ namespace {
 std::optional<Duration> WaitOf(int thread_id) {
   std::ifstream file("/proc/self/task/" + std::to_string(thread_id) + "/schedstat");
   uint64_t ran = 0, waited = 0;
-  if (!(file >> ran >> waited)) return std::nullopt;
+  if (!(file >> ran >> waited) || ran == 0) return std::nullopt;
   return std::chrono::nanoseconds(waited);
 }
 
@@ -42,6 +42,10 @@ CoreBinding::CoreBinding(uint32_t threads) : allowed_(AllowedCpus()) {
 #endif
   thread_ids_.resize(places_.size());
   waited_.resize(places_.size());
+}
+
+CoreBinding::~CoreBinding() {
+  if (bound_ && thread_ids_.front() == gettid()) StayOn(allowed_);  // it may live on
 }
 
 void CoreBinding::Before() {

@@ -15,6 +15,9 @@ class CoreBinding {
   // `threads`: of each call. Nothing is bound when the user told OpenMP where its threads belong, when llama.cpp was built without it, or when the
   // system does not tell how long a thread waited for its core.
   explicit CoreBinding(uint32_t threads);
+  ~CoreBinding();
+  CoreBinding(const CoreBinding&) = delete;
+  CoreBinding& operator=(const CoreBinding&) = delete;
 
   // Around each call that computes.
   void Before();
