@@ -1,5 +1,5 @@
 // The inside of DrivenSession: the effects around the pure decisions of pass.h, recovery.h, chunk_plan.h and journal.h.
-// session_driver.cc: the answer. driver_open.cc: route and epochs. driver_pass.cc: steps on links, waiting, cancelling.
+// session_driver.cc: the answer. driver_open.cc: route and epochs. driver_pass.cc: steps on links, waiting, cancelling. driver_relay.cc: hops.
 #pragma once
 
 #include <algorithm>

@@ -87,6 +87,8 @@ class AnswersFromElsewhere : public SystemClock, public Waiting {
   }
 
   bool WaitFor(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Duration at_most, const std::function<bool()>& holds) override {
+    // The route's own threads wait by this clock too.
+    if (std::this_thread::get_id() != session_) return threads_.WaitFor(changed, lock, at_most, holds);
     lock.unlock();
     std::thread([this] {
       while (std::function<void()> answer = Next()) answer();
@@ -111,6 +113,7 @@ class AnswersFromElsewhere : public SystemClock, public Waiting {
   }
 
   Waiting& threads_ = SystemClock::waiting();
+  const std::thread::id session_ = std::this_thread::get_id();
   std::atomic<size_t> waits_in_vain_{0};
   std::mutex mutex_;
   std::deque<std::function<void()>> answers_;
@@ -422,7 +425,8 @@ TEST_F(SessionDriverTest, AnOpenIsGivenAsMuchTimeAsAStep) {
   LateLink late(head_.link, 0);
   Route route({&late, &tail_.link}, clock_);
   ASSERT_TRUE(route.Connect(seconds(5)).ok());
-  ManualClock still;
+  ManualClock still;  // does not bring answers
+  head_.link.later = tail_.link.later = nullptr;
   DrivenSession session(route, still, options_, "owner");
   Good(Answer(session, Prompt(10), 1));
   EXPECT_EQ(late.open_deadline, still.Now() + options_.step_timeout);
@@ -589,7 +593,8 @@ TEST_F(SessionDriverTest, ARepairBetweenTwoLooksAtTheRouteIsNotMissed) {
   dead = true;
   route.ReportLost(1, "the tail died");
 
-  HookedClock clock;
+  HookedClock clock;  // does not bring answers
+  head_.link.later = nullptr;
   options_.recovery_limit = milliseconds(500);  // what a session that waits for another repair would take to give up
   DrivenSession session(route, clock, options_, "owner");
   cancel_when_ = [&, armed = false]() mutable {
