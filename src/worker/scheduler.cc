@@ -87,12 +87,10 @@ Scheduler::Plan Scheduler::Next(Time now) {
     plan.shape = StepShape::kDecode;
     decodes.resize(std::min<size_t>(decodes.size(), config_.decode_rows_max));
     for (const SessionQueue* queue : decodes) plan.tickets.push_back(queue->steps.front().ticket);
-    plan.rows = static_cast<uint32_t>(decodes.size());
   } else if (!chunks.empty()) {
     plan.verdict = Plan::Verdict::kRun;
     plan.shape = StepShape::kChunk;
     plan.tickets.push_back(chunks.front()->steps.front().ticket);
-    plan.rows = chunks.front()->steps.front().rows;
   }
   return plan;
 }
@@ -101,11 +99,13 @@ void Scheduler::Started(const Plan& plan) {
   for (const kv::Ticket& ticket : plan.tickets) {
     auto session = sessions_.find(ticket.key);
     MESHNET_CHECK(session != sessions_.end() && session->second.steps.front().ticket == ticket);
+    const Queued& step = session->second.steps.front();
+    chunk_rows_left_ =
+        step.shape == StepShape::kDecode ? config_.chunk_rows_max : chunk_rows_left_ - std::min(chunk_rows_left_, CostOf(step.rows));
     session->second.steps.pop_front();
     session->second.place = next_place_++;
     if (session->second.steps.empty()) sessions_.erase(session);
   }
-  chunk_rows_left_ = plan.shape == StepShape::kDecode ? config_.chunk_rows_max : chunk_rows_left_ - std::min(chunk_rows_left_, CostOf(plan.rows));
 }
 
 void Scheduler::Finished(const Plan& plan, Duration took) {

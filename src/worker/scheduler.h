@@ -50,7 +50,6 @@ class Scheduler {
     Time until;
     StepShape shape = StepShape::kDecode;
     std::vector<kv::Ticket> tickets;  // at most one of a session; kChunk: exactly one
-    uint32_t rows = 0;                // of all of them
   };
   Plan Next(Time now);
 
