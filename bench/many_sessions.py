@@ -2,82 +2,20 @@
 """Many sessions at once over meshnet's workers against one llama.cpp process (llama-batched-bench), and against one session.
 
 A shared machine's speed moves by a fifth within minutes, more than the difference looked for. So both sides run at once, but in
-turn: each half second one is stopped (SIGSTOP) and the other goes on, and a side's clock counts its own slices only. Each round
-starts both anew, because two starts of the same processes differ too. A rate is all tokens, prompt and generated, over that time."""
+turn (slices.py), and a side's clock counts its own slices only. Each round starts both anew, because two starts of the same
+processes differ too. A rate is all tokens, prompt and generated, over that time."""
 import argparse
-import contextlib
 import json
-import os
-import pathlib
 import re
 import selectors
 import signal
 import socket
 import statistics
 import subprocess
-import threading
 import time
 
 import servers
-
-SLICE = 0.5  # seconds; far below the limits after which meshnet takes a silent worker for dead
-
-
-def descendants(pid):
-    found = [pid]
-    for parent in found:
-        for children in pathlib.Path(f"/proc/{parent}/task").glob("*/children"):
-            found += [int(child) for child in children.read_text().split()]
-    return found
-
-
-class Side:
-    """One side of the comparison: `pids` are its processes, `work` runs in a thread and sets `ended`."""
-
-    def __init__(self, pids, work):
-        self.pids, self.seconds, self.error = pids, 0.0, None
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self._run, args=(work,))
-
-    def _run(self, work):
-        try:
-            work()
-        except Exception as error:  # raised by alternate(): a side that failed must not pass as a fast one
-            self.error = error
-        finally:
-            self.ended.set()
-
-    def send(self, number):
-        for pid in self.pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    def go_on(self):
-        self.send(signal.SIGCONT)
-        begin = time.monotonic()
-        self.ended.wait(SLICE)
-        self.seconds += time.monotonic() - begin
-        if not self.ended.is_set():
-            self.send(signal.SIGSTOP)
-
-
-def alternate(sides):
-    for side in sides:
-        side.send(signal.SIGSTOP)
-        side.thread.start()
-    try:
-        while any(not side.ended.is_set() for side in sides):
-            for side in sides:
-                if not side.ended.is_set():
-                    side.go_on()
-    finally:
-        for side in sides:
-            side.send(signal.SIGCONT)
-    for side in sides:
-        side.thread.join()
-        if side.error:
-            raise side.error
-
+import slices
 
 def burst(server, sessions, prompt, generated, seed):
     """Streams `sessions` completions at once, to their last byte. One thread that hardly looks at what it reads: a client that
@@ -143,13 +81,11 @@ def compare(arguments, sessions, round_number):
         burst(server, 1, prompt, generated, 500 + round_number)
         single = (prompt + generated) / (time.monotonic() - begin)
         bench = bench or start_bench()
-        ours = Side(descendants(server.processes[-1].pid), lambda: burst(server, sessions, prompt, generated, round_number))
-        theirs = Side([bench.pid], lambda: wait_for_row(bench))
-        alternate([ours, theirs])
-        if sorted(descendants(server.processes[-1].pid)) != sorted(ours.pids):
-            raise RuntimeError("a worker was started again: it ran in the other side's time")
+        ours = slices.Side([server.processes[-1].pid], lambda clock: burst(server, sessions, prompt, generated, round_number))
+        theirs = slices.Side([bench.pid], lambda clock: wait_for_row(bench))
+        slices.alternate([ours, theirs])
         tokens = sessions * (prompt + generated)
-        return tokens / ours.seconds, tokens / theirs.seconds, single
+        return tokens / ours.clock(), tokens / theirs.clock(), single
     finally:
         if bench:
             bench.kill()

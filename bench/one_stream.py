@@ -1,12 +1,27 @@
 #!/usr/bin/env python3
 """One stream over HTTP: meshnet over workers on this machine, one stock llama-server, and llama.cpp RPC with two loopback servers.
 
-All servers are up at once and asked in turn, the same prompts each, so that a busy machine slows all sides alike. Prints medians and ratios."""
+All servers are up at once and answer the same prompts, each running in its own slices of time (slices.py). Prints medians and ratios."""
 import argparse
 import json
 import statistics
 
 import servers
+import slices
+
+
+def measure(targets, prompt, tokens, first):
+    """Of each target, in slices: seconds to the first token, seconds of the others. `first`: who begins, since that changes with the rounds."""
+    times = {}
+
+    def side(target):
+        def work(clock):
+            times[target.name] = servers.complete(target, prompt, tokens, clock)
+        return slices.Side([process.pid for process in target.processes], work)
+
+    first %= len(targets)
+    slices.alternate([side(target) for target in targets[first:] + targets[:first]])
+    return times
 
 
 def main():
@@ -37,12 +52,13 @@ def main():
         decode = {t.name: [] for t in targets}
         prefill = {t.name: [] for t in targets}
         for number in range(arguments.rounds + 1):
-            for target in targets:
-                short = servers.complete(target, servers.prompt_of(16, number), arguments.tokens)
-                long = servers.complete(target, servers.prompt_of(arguments.prompt_words, 1000 + number), 1)
-                if number > 0:  # the first round warms up
-                    decode[target.name].append((arguments.tokens - 1) / short[1])
-                    prefill[target.name].append(arguments.prompt_words / long[0])
+            short = measure(targets, servers.prompt_of(16, number), arguments.tokens, number)
+            long = measure(targets, servers.prompt_of(arguments.prompt_words, 1000 + number), 1, number)
+            if number == 0:  # warms up
+                continue
+            for name in decode:
+                decode[name].append((arguments.tokens - 1) / short[name][1])
+                prefill[name].append(arguments.prompt_words / long[name][0])
     finally:
         for target in targets:
             target.stop()

@@ -89,26 +89,24 @@ def rpc(tools, model, threads, spin=None):
     return Server(name, command, port, "/health", {"GOMP_SPINCOUNT": str(spin)} if spin else None, others)
 
 
-def complete(server, prompt, tokens):
-    """One streamed greedy completion: (seconds to the first token, seconds of the others, tokens)."""
+def complete(server, prompt, tokens, clock=time.monotonic):
+    """One streamed greedy completion: (seconds to the first token, seconds of the others)."""
     body = json.dumps({"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True, "cache_prompt": False}
                       if server.name.startswith("llama") else
                       {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True})
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
-    begin = time.monotonic()
+    begin = clock()
     connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
     reply = connection.getresponse()
     if reply.status != 200:
         raise RuntimeError(f"{server.name}: {reply.status} {reply.read()[:500]}")
     first = last = None
-    count = 0
     for line in reply:
         if line.startswith(b"data: {"):
             event = json.loads(line[6:])
             if event.get("error"):
                 raise RuntimeError(f"{server.name}: {event}")
-            last = time.monotonic()
+            last = clock()
             first = first or last
-            count += 1
     connection.close()
-    return first - begin, last - first, tokens
+    return first - begin, last - first
