@@ -143,8 +143,8 @@ class ShardGrpcClient : public ShardLink, public ForwardStream::Owner {
 
   std::mutex mutex_;  // guards all below but the timer
   std::condition_variable all_ended_;
-  // A stream or call ends in a callback of gRPC, where its context, which holds the channel, must not be destroyed: it moves to `ended_`,
-  // which the next call or the destructor empties. Streams are shared with the threads that just send on them.
+  // A stream or call ends in a callback of gRPC, in which its own context must not be destroyed: it moves to `ended_`, which the next call
+  // (it may come from a callback too, of another stage's link) or the destructor empties. Streams are shared with the threads that just send on them.
   std::map<uint64_t, std::shared_ptr<ForwardStream>> streams_;  // by number: the current one and those that are ending
   std::map<grpc::ClientContext*, std::shared_ptr<void>> calls_; // unary calls that run
   std::vector<std::shared_ptr<void>> ended_;
