@@ -8,6 +8,7 @@
 #include <mutex>
 #include <numeric>
 #include <set>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 
@@ -691,6 +692,15 @@ TEST_F(SessionDriverTest, HopTimesAreObserved) {
   DrivenSession session(route_, clock_, options_, "owner", [&](size_t stage, double) { stages.push_back(stage); });
   Good(Answer(session, Prompt(3), 2));
   EXPECT_THAT(stages, ElementsAre(0, 1, 0, 1));
+}
+
+TEST_F(SessionDriverTest, WhatIsThrownOnALinksThreadComesOutOnTheSessions) {
+  size_t hops = 0;
+  DrivenSession session(route_, clock_, options_, "owner", [&](size_t, double) {
+    if (++hops == 3) throw std::runtime_error("from an observer");
+  });
+  EXPECT_THROW(Answer(session, Prompt(3), 2), std::runtime_error);
+  EXPECT_EQ(hops, 3u);
 }
 
 TEST_F(SessionDriverTest, ForwardLogitsAppendsRawChunks) {

@@ -45,7 +45,7 @@ CoreBinding::CoreBinding(uint32_t threads) : allowed_(AllowedCpus()) {
 }
 
 CoreBinding::~CoreBinding() {
-  if (bound_ && thread_ids_.front() == gettid()) StayOn(allowed_);  // it may live on
+  if (bound_ && thread_ids_.front() == gettid()) Bind(false);  // this thread and its team may live on
 }
 
 void CoreBinding::Before() {
