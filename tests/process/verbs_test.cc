@@ -78,6 +78,8 @@ TEST_F(VerbsTest, TheBudgetIsExplainedBeforeAnythingIsCutOrLoaded) {
   const std::vector<std::string> explain = {"worker", "--model", PlainModel(), "--layers", "0:2", "-c", "300", "--explain-budget"};
   StartOptions options = Options();
   options.environment["MESHNET_HOT_KV_MAX_SESSIONS"] = "4";
+  const std::string memory = "100000000";  // what the machine has moves from call to call
+  options.environment["MESHNET_MEMORY_LIMIT_BYTES"] = memory;
   Finished own = Meshnet(explain, options);
   EXPECT_EQ(own.code, 0) << own.err;
   // 300 tokens are two of llama.cpp's 256 cells.
@@ -98,7 +100,9 @@ TEST_F(VerbsTest, TheBudgetIsExplainedBeforeAnythingIsCutOrLoaded) {
 
   const std::string shard = Path("shard.gguf");
   ASSERT_EQ(Meshnet({"cut", PlainModel(), "--layers", "0:2", "-o", shard}).code, 0);
-  Finished of_shard = Meshnet({"worker", "--shard", shard, "-c", "300", "--hot-kv-max-sessions", "4", "--explain-budget"});
+  StartOptions only_memory = Options();
+  only_memory.environment["MESHNET_MEMORY_LIMIT_BYTES"] = memory;
+  Finished of_shard = Meshnet({"worker", "--shard", shard, "-c", "300", "--hot-kv-max-sessions", "4", "--explain-budget"}, only_memory);
   EXPECT_EQ(of_shard.out, own.out) << "the shard and the model it is cut from need the same";
 }
 
