@@ -70,9 +70,9 @@ class Engine {
   virtual const EngineInfo& info() const = 0;
   virtual EngineMemory memory() const = 0;
 
-  // One engine call: steps of distinct sequences in ascending order, all of as many tokens, at most chunk_rows_max together. Steps of more than
-  // one token come alone when logits are wanted, since there is room for few rows of them, and in truncation class `whole` (docs/engine.md,
-  // Calls). One outcome per step, in the same order. A failure of a shared call is retried one by one, so that only the guilty step fails.
+  // One engine call: either single-token steps of distinct sequences in ascending order, or exactly one chunk of one sequence
+  // (row order: docs/engine.md, Calls). One outcome per step, in the same order. A failure of a shared call is retried one by one,
+  // so that only the guilty step fails.
   virtual std::vector<EngineOutcome> Run(std::span<const EngineStep> steps) = 0;
 
   // Keeps [0, keep) of one sequence. False: not proven, and the caller must remove the sequence.

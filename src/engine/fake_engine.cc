@@ -54,14 +54,10 @@ const FakeEngine::Sequence& FakeEngine::At(SequenceId sequence) const { return c
 
 void FakeEngine::CheckCall(std::span<const EngineStep> steps) const {
   MESHNET_CHECK(!steps.empty());
-  const size_t tokens_each = steps.front().tokens.size();
-  const bool shares = steps.size() > 1 && tokens_each > 1;
-  MESHNET_CHECK(!shares || options_.truncation_class != TruncationClass::kWhole);
-  MESHNET_CHECK(!shares || tokens_each * steps.size() <= options_.chunk_rows_max);
   for (size_t i = 0; i < steps.size(); ++i) {
     const EngineStep& step = steps[i];
-    MESHNET_CHECK(!step.tokens.empty() && step.tokens.size() == tokens_each);
-    MESHNET_CHECK(!shares || !step.logits_wanted);
+    MESHNET_CHECK(!step.tokens.empty() && step.tokens.size() <= options_.chunk_rows_max);
+    MESHNET_CHECK(steps.size() == 1 || step.tokens.size() == 1);
     MESHNET_CHECK(i == 0 || steps[i - 1].sequence < step.sequence);
     MESHNET_CHECK(At(step.sequence).broken || step.start == past_len(step.sequence));
     MESHNET_CHECK((options_.range.begin == 0) == (step.input == nullptr));

@@ -29,10 +29,10 @@ void Scheduler::Drop(const kv::Ticket& ticket) {
   if (session->second.steps.empty()) sessions_.erase(session);
 }
 
-std::vector<const Scheduler::SessionQueue*> Scheduler::Ready(bool decodes) const {
+std::vector<const Scheduler::SessionQueue*> Scheduler::Ready(StepShape shape) const {
   std::vector<const SessionQueue*> ready;
   for (const auto& [key, queue] : sessions_) {
-    if ((queue.steps.front().shape == StepShape::kDecode) == decodes) ready.push_back(&queue);
+    if (queue.steps.front().shape == shape) ready.push_back(&queue);
   }
   std::ranges::sort(ready, {}, &SessionQueue::place);
   return ready;
@@ -73,8 +73,8 @@ void Scheduler::StartGathering(size_t ready, Time now) {
 }
 
 Scheduler::Plan Scheduler::Next(Time now) {
-  std::vector<const SessionQueue*> decodes = Ready(true);
-  const std::vector<const SessionQueue*> chunks = Ready(false);
+  std::vector<const SessionQueue*> decodes = Ready(StepShape::kDecode);
+  std::vector<const SessionQueue*> chunks = Ready(StepShape::kChunk);
   Plan plan;
   const bool decode_turn = !decodes.empty() && (chunks.empty() || CostOf(chunks.front()->steps.front().rows) > chunk_rows_left_);
   if (decode_turn) {
@@ -89,23 +89,10 @@ Scheduler::Plan Scheduler::Next(Time now) {
     for (const SessionQueue* queue : decodes) plan.tickets.push_back(queue->steps.front().ticket);
   } else if (!chunks.empty()) {
     plan.verdict = Plan::Verdict::kRun;
-    TakeChunks(chunks, decodes.empty() ? config_.chunk_rows_max : chunk_rows_left_, plan);
+    plan.shape = StepShape::kChunk;
+    plan.tickets.push_back(chunks.front()->steps.front().ticket);
   }
   return plan;
-}
-
-// The first in line, and those behind it that can share its call within `rows_max`.
-void Scheduler::TakeChunks(const std::vector<const SessionQueue*>& chunks, uint32_t rows_max, Plan& plan) const {
-  const Queued& first = chunks.front()->steps.front();
-  plan.shape = first.shape;
-  uint32_t rows = 0;
-  for (const SessionQueue* queue : chunks) {
-    const Queued& step = queue->steps.front();
-    if (step.shape != first.shape || step.rows != first.rows) continue;
-    if (!plan.tickets.empty() && (first.shape == StepShape::kAlone || rows + step.rows > rows_max)) break;
-    plan.tickets.push_back(step.ticket);
-    rows += step.rows;
-  }
 }
 
 void Scheduler::Started(const Plan& plan) {
@@ -152,7 +139,7 @@ bool Scheduler::RegatherAfterTurn(Time now) {
                            (plan.verdict == Plan::Verdict::kRun && plan.shape == StepShape::kDecode && plan.tickets.size() < Expected());
   if (!misses_some) return false;
   regathered_ = true;
-  StartGathering(Ready(true).size(), now);
+  StartGathering(Ready(StepShape::kDecode).size(), now);
   return true;
 }
 

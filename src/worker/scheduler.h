@@ -1,6 +1,6 @@
 // What the engine runs next: one micro-batch of all ready decode steps, alternated with the rows of one full prefill chunk (short ones follow
 // each other: each decode call reads all weights once more), decode first, round robin over sessions. Pure: time is an argument. Single-token
-// steps share a call, and so do chunks of one length (docs/engine.md, Calls).
+// steps share a call; a chunk runs alone (docs/engine.md, Calls).
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,13 @@
 namespace meshnet {
 
 enum class StepShape {
-  kDecode,  // one token, shares an engine call
-  kChunk,   // shares one with chunks of as many rows
-  kAlone,   // a chunk that shares none
+  kDecode,  // one token, may share an engine call
+  kChunk,   // alone in its call
 };
 
 struct SchedulerConfig {
   uint32_t decode_rows_max = 128;                         // steps of one micro-batch
-  uint32_t chunk_rows_max = 128;                          // of chunks in one call, and between two decode calls that are ready
+  uint32_t chunk_rows_max = 128;                          // of chunks between two decode calls that are ready
   Duration gather_max = std::chrono::milliseconds(20);    // longest wait for stragglers
   double gather_share = 0.05;                             // … and the part of the longer of the last two decode calls that it may cost,
   // or this part of the shortest there was: two batches in place of one read all weights once more, and that call was mostly that.
@@ -50,7 +49,7 @@ class Scheduler {
     Verdict verdict = Verdict::kIdle;
     Time until;
     StepShape shape = StepShape::kDecode;
-    std::vector<kv::Ticket> tickets;  // at most one of a session; kAlone: exactly one
+    std::vector<kv::Ticket> tickets;  // at most one of a session; kChunk: exactly one
   };
   Plan Next(Time now);
 
@@ -76,8 +75,7 @@ class Scheduler {
 
   // In rows: the shortest chunk reads all weights too, and none is worth more than a full one.
   uint32_t CostOf(uint32_t chunk_rows) const;
-  std::vector<const SessionQueue*> Ready(bool decodes) const;  // in line
-  void TakeChunks(const std::vector<const SessionQueue*>& chunks, uint32_t rows_max, Plan& plan) const;
+  std::vector<const SessionQueue*> Ready(StepShape shape) const;
   size_t Expected() const;
   Duration GatherBound() const;
   bool Gathers(size_t ready, Time now);

@@ -22,11 +22,11 @@ kv::Ticket TicketOf(uint8_t session, uint64_t seq) {
   return ticket;
 }
 
-// "d:1.1,2.1", "c:3.1" or "a:3.1", "wait", "idle".
+// "d:1.1,2.1" or "c:3.1", "wait", "idle".
 std::string Text(const Scheduler::Plan& plan) {
   if (plan.verdict == Scheduler::Plan::Verdict::kIdle) return "idle";
   if (plan.verdict == Scheduler::Plan::Verdict::kWait) return "wait";
-  std::string text = plan.shape == StepShape::kDecode ? "d:" : plan.shape == StepShape::kChunk ? "c:" : "a:";
+  std::string text = plan.shape == StepShape::kDecode ? "d:" : "c:";
   for (const kv::Ticket& ticket : plan.tickets) {
     if (text.size() > 2) text += ",";
     text += std::to_string(ticket.key.session.bytes[0]) + "." + std::to_string(ticket.seq.value);
@@ -82,8 +82,8 @@ TEST_F(SchedulerTest, AlternatesOneDecodeBatchWithOneChunk) {
 TEST_F(SchedulerTest, ShortChunksFollowEachOtherUpToTheRowsOfOneFullChunk) {
   for (uint64_t seq = 1; seq <= 3; ++seq) Decode(1, seq);
   Chunk(2, 1, 60);
-  Chunk(3, 1, 59);
-  Chunk(4, 1, 58);
+  Chunk(3, 1, 60);
+  Chunk(4, 1, 60);
   Chunk(5, 1, 100);
   Chunk(6, 1, 29);
   EXPECT_EQ(Step(), "d:1.1");
@@ -101,43 +101,10 @@ TEST_F(SchedulerTest, ShortChunksFollowEachOtherUpToTheRowsOfOneFullChunk) {
 TEST_F(SchedulerTest, ADecodeWaitsForFewChunksHoweverShort) {
   Decode(1, 1);
   Decode(1, 2);
-  for (uint8_t session = 2; session < 16; ++session) Chunk(session, 1, session);
+  for (uint8_t session = 2; session < 40; ++session) Chunk(session, 1, 1);
   EXPECT_EQ(Step(), "d:1.1");
   for (int i = 0; i < 8; ++i) EXPECT_THAT(Step(), testing::StartsWith("c:")) << i;
   EXPECT_EQ(Step(), "d:1.2");
-}
-
-TEST_F(SchedulerTest, ChunksOfOneLengthShareACall) {
-  for (uint8_t session = 1; session <= 3; ++session) Chunk(session, 1, 40);
-  Chunk(4, 1, 41);
-  Chunk(5, 1, 40);
-  Chunk(5, 2, 40);
-  Chunk(6, 1, 40);
-  EXPECT_EQ(Step(), "c:1.1,2.1,3.1");  // three times 40 of 128 rows
-  EXPECT_EQ(Step(), "c:4.1");
-  EXPECT_EQ(Step(), "c:5.1,6.1");
-  EXPECT_EQ(Step(), "c:5.2");
-}
-
-TEST_F(SchedulerTest, SharedChunksAreNoLongerThanADecodeWaits) {
-  for (uint64_t seq = 1; seq <= 3; ++seq) Decode(1, seq);
-  Chunk(2, 1, 50);
-  for (uint8_t session = 3; session <= 5; ++session) Chunk(session, 1, 30);
-  EXPECT_EQ(Step(), "d:1.1");
-  EXPECT_EQ(Step(), "c:2.1");
-  EXPECT_EQ(Step(), "c:3.1,4.1");  // 18 rows are left
-  EXPECT_EQ(Step(), "d:1.2");
-  EXPECT_EQ(Step(), "c:5.1");
-}
-
-TEST_F(SchedulerTest, AChunkThatSharesNoCallIsAloneInIt) {
-  scheduler_.Queue(TicketOf(1, 1), StepShape::kAlone, 10);
-  scheduler_.Queue(TicketOf(2, 1), StepShape::kAlone, 10);
-  Chunk(3, 1, 10);
-  Chunk(4, 1, 10);
-  EXPECT_EQ(Step(), "a:1.1");
-  EXPECT_EQ(Step(), "a:2.1");
-  EXPECT_EQ(Step(), "c:3.1,4.1");
 }
 
 TEST_F(SchedulerTest, ServesSessionsInTurn) {

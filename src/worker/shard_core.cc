@@ -118,8 +118,7 @@ void ShardCore::Submit(SubmittedStep submitted, const std::shared_ptr<StepAnswer
   const Waiter waiter{sink, submitted.request_id};
   const Time now = clock_.Now();
   Note(step.kind == StepKind::kDecode ? 'd' : 'p', step.key, step.seq.value, step.start.value, step.tokens.size());
-  const bool shares = !step.logits_wanted && description_.truncation_class != TruncationClass::kWhole;  // as Engine::Run demands
-  const StepShape shape = step.kind == StepKind::kDecode ? StepShape::kDecode : shares ? StepShape::kChunk : StepShape::kAlone;
+  const StepShape shape = step.kind == StepKind::kDecode ? StepShape::kDecode : StepShape::kChunk;
   const auto fields = [&] { return CheckFields(submitted.incoming); };
   kv::StepDecision decision = kv_.Admit(step, std::cref(fields), now);
   if (Refusal* refusal = std::get_if<Refusal>(&decision)) {

@@ -52,28 +52,6 @@ TEST(ShardHostTest, MergesTheDecodesOfManySessionsIntoOneCall) {
   EXPECT_EQ(shard.engine().counts().runs - calls, 2u);  // the chunk that ran, and one batch of 63
 }
 
-TEST(ShardHostTest, ChunksOfOneLengthShareACallUnlessAllLogitsAreWanted) {
-  TestShard shard;
-  std::vector<std::unique_ptr<TestSession>> sessions;
-  for (uint8_t number = 0; number < 5; ++number) {
-    sessions.push_back(std::make_unique<TestSession>(shard.link(), shard.description(), number));
-    ASSERT_TRUE(sessions.back()->Open());
-  }
-  shard.engine_gate().Close();
-  std::vector<std::future<Reply<StepResult>>> replies;
-  replies.push_back(sessions[0]->Prefill({1}, RowsWanted::kNone));
-  shard.engine_gate().WaitForCall();
-  for (size_t i = 1; i < 5; ++i) {
-    Step step = sessions[i]->PrefillStep({1, 2, 3}, RowsWanted::kAll);
-    step.logits_wanted = i >= 3;
-    replies.push_back(sessions[i]->Send(step));
-  }
-  shard.engine_gate().Open();
-  for (auto& reply : replies) EXPECT_TRUE(std::holds_alternative<StepResult>(reply.get()));
-  EXPECT_EQ(shard.engine().counts().steps, 5u);
-  EXPECT_EQ(shard.engine().counts().runs, 4u);  // the first, two together, and one each for two with logits
-}
-
 TEST(ShardHostTest, ReplaysWithoutRunningAgain) {
   TestShard shard;
   TestSession session(shard.link(), shard.description(), 1);

@@ -115,12 +115,12 @@ std::string Bed::Do(const Operation& operation) {
   switch (operation.kind) {
     case Operation::Kind::kOpen: Open(client, operation); break;
     case Operation::Kind::kStep: SendStep(client, operation); break;
-    case Operation::Kind::kEach: {
+    case Operation::Kind::kDecodes: {
       for (Client& each : clients_) {
         Operation one = operation;
         one.kind = Operation::Kind::kStep;
-        one.decode = one.count == 1;
-        if (!one.decode) one.rows = static_cast<uint32_t>(RowsWanted::kNone);  // with logits they would not share a call
+        one.decode = true;
+        one.count = 1;
         one.poison = operation.poison && &each == &client;
         if (each.live && each.flight.size() < 3) SendStep(each, one);
       }
@@ -261,7 +261,7 @@ void Bed::RunCalls(const Operation& operation) {
     plain_misfortune_.break_at = 0;
     misfortune_.unproven_cuts.clear();
     ++tally_["engine calls"];
-    if (real.tickets.size() > 1) ++tally_[real.shape == StepShape::kDecode ? "decodes of several sessions" : "chunks of several sessions"];
+    if (real.tickets.size() > 1) ++tally_["engine calls of several sessions"];
     if (misfortune_.struck) ++tally_["computations broken off"];
     Settle();
   }

@@ -87,7 +87,7 @@ void Compare(const World& world, uint64_t lists_usual, const std::vector<std::st
 }
 
 std::vector<std::string> Usual(std::vector<std::string> also) {
-  for (const char* name : {"steps compared with a fresh context", "decodes of several sessions", "replays", "steps that went back", "sessions lost",
+  for (const char* name : {"steps compared with a fresh context", "engine calls of several sessions", "replays", "steps that went back", "sessions lost",
                            "computations broken off", "evicted: lru", "evicted: ttl", "superseded", "rows of free cells filled",
                            "step refused: epoch-stale", "step refused: cancelled", "step refused: exec-failed", "step refused: cache-miss/lost",
                            "step refused: cache-miss/past-mismatch", "step refused: cache-miss/digest-mismatch", "step refused: step-conflict",
@@ -97,7 +97,7 @@ std::vector<std::string> Usual(std::vector<std::string> also) {
   return also;
 }
 
-TEST(DifferentialTest, Full) { Compare({}, 20, Usual({"chunks of several sessions", "truncations in the engine", "lane exchanges"})); }
+TEST(DifferentialTest, Full) { Compare({}, 20, Usual({"truncations in the engine", "lane exchanges"})); }
 
 // In mode exact each session has cells of its own, whatever the budget.
 TEST(DifferentialTest, FullWithASmallBudget) {
@@ -121,7 +121,7 @@ TEST(DifferentialTest, FullInOnePool) {
   World world = InAnyOrder({});
   world.settings = {.sessions_max = 6, .context_tokens = 64, .budget_tokens = 200, .ttl_seconds = 1};
   world.cells = 200;
-  Compare(world, 12, Usual({"chunks of several sessions", "truncations in the engine"}));
+  Compare(world, 12, Usual({"truncations in the engine"}));
 }
 
 World Windowed() {
@@ -138,14 +138,14 @@ World Windowed() {
 
 // In mode exact what breaks off costs the session, so no step is rolled back here.
 TEST(DifferentialTest, Window) {
-  std::vector<std::string> met = Usual({"chunks of several sessions", "truncations in the engine", "windows recycled"});
+  std::vector<std::string> met = Usual({"truncations in the engine", "windows recycled"});
   std::erase(met, "step refused: exec-failed");
   Compare(Windowed(), 10, met);
 }
 
 // In mode fast a window is cut after it was recycled, while it is whole.
 TEST(DifferentialTest, WindowInAnyOrder) {
-  Compare(InAnyOrder(Windowed()), 8, Usual({"chunks of several sessions", "truncations in the engine", "windows recycled"}));
+  Compare(InAnyOrder(Windowed()), 8, Usual({"truncations in the engine", "windows recycled"}));
 }
 
 TEST(DifferentialTest, WindowsInOnePool) {
@@ -156,7 +156,7 @@ TEST(DifferentialTest, WindowsInOnePool) {
   world.chunk_rows_max = 64;
   world.clients = 5;
   world.shared_windows = true;
-  Compare(world, 10, Usual({"chunks of several sessions", "truncations in the engine"}));
+  Compare(world, 10, Usual({"truncations in the engine"}));
 }
 
 // No certified architecture is recurrent; these run whole. Mode exact does not cover their f32 matrices, so shapes are kept the same.

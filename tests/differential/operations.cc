@@ -8,7 +8,7 @@
 namespace meshnet::differential {
 namespace {
 
-constexpr std::array kNames = {"open", "step", "each", "resend", "run", "cancel", "release", "advance"};
+constexpr std::array kNames = {"open", "step", "decodes", "resend", "run", "cancel", "release", "advance"};
 constexpr int kTriesMax = 600;
 
 class Generator {
@@ -26,9 +26,8 @@ class Generator {
     } else if (dice < 62) {
       MakeStep(one);
     } else if (dice < 80) {
-      one.kind = Operation::Kind::kEach;
+      one.kind = Operation::Kind::kDecodes;
       one.content = Below(1 << 16);
-      if (Chance(30)) one.count = 2 + Below(scope_.chunk_rows_max / 4);
       if (Chance(4)) one.poison = true;
     } else if (dice < 87) {
       MakeOpen(one);

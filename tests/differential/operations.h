@@ -13,7 +13,7 @@ struct Operation {
   enum class Kind {
     kOpen,     // epoch: 0 the client's own, 1 a newer one, -1 a stale one
     kStep,
-    kEach,     // a step of `count` tokens of every client that has a session: they may share a call
+    kDecodes,  // one token of every client that has a session
     kResend,   // the last step again; `conflict`: with other tokens
     kRun,      // `count` engine calls
     kCancel,

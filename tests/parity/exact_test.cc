@@ -93,18 +93,6 @@ class ExactTest : public testing::TestWithParam<Model> {
     return Answer(*route, 0, session);
   }
 
-  Token GreedyAfterPrompt(size_t session) {
-    Result<SplitRoute> route = Open(ExactOptions());
-    EXPECT_TRUE(route.ok()) << route.status().message();
-    if (!route.ok()) return -1;
-    Prefill(*route, 0, session, kPromptTokens - 1, 64);
-    Result<EngineOutcome> last = route->Run({.sequence = SequenceId(0), .tokens = {tokens_[session][kPromptTokens - 1]}});
-    EXPECT_TRUE(last.ok()) << last.status().message();
-    if (!last.ok()) return -1;
-    const std::span<const float> logits = last->output.row(0);
-    return static_cast<Token>(std::ranges::max_element(logits) - logits.begin());
-  }
-
   tiny::TestFolder folder_;
   uint32_t cut_ = 0;
   std::vector<std::vector<Token>> tokens_;
@@ -179,35 +167,6 @@ TEST_P(ExactTest, FourInterleavedSessionsEqualFourAlone) {
     }
   }
   for (size_t session = 0; session < 4; ++session) EXPECT_TRUE(logits[session] == Alone(session)) << session;
-}
-
-TEST_P(ExactTest, ChunksThatShareACallEqualChunksAlone) {
-  Result<SplitRoute> route = Open(ExactOptions());
-  ASSERT_TRUE(route.ok()) << route.status().message();
-  SamplingParams greedy;
-  greedy.temperature = 0;
-  constexpr size_t kEach = 28;  // four times of it are less than a micro-batch
-  // With a gap: then the chunks come out of more than one micro-batch.
-  for (const std::vector<size_t>& sessions : {std::vector<size_t>{0, 1, 2, 3}, {0, 2, 3}}) {
-    std::vector<EngineOutcome> outcomes;
-    for (size_t begin = 0; begin < kPromptTokens; begin += kEach) {
-      std::vector<RouteStep> steps;
-      for (size_t session : sessions) {
-        const auto part = tokens_[session].begin() + static_cast<ptrdiff_t>(begin);
-        steps.push_back({.sequence = SequenceId(static_cast<int32_t>(session)), .tokens = {part, part + kEach}, .sampling = &greedy, .logits_wanted = false});
-      }
-      Result<std::vector<EngineOutcome>> run = route->Run(steps);
-      ASSERT_TRUE(run.ok()) << run.status().message();
-      outcomes = std::move(*run);
-    }
-    for (size_t i = 0; i < sessions.size(); ++i) {
-      const auto sequence = static_cast<int32_t>(sessions[i]);
-      ASSERT_EQ(outcomes[i].sampled.size(), 1u);
-      EXPECT_EQ(outcomes[i].sampled[0].token, GreedyAfterPrompt(sessions[i])) << sessions[i];
-      EXPECT_TRUE(Answer(*route, sequence, sessions[i]) == Alone(sessions[i])) << sessions[i];
-    }
-    for (size_t session : sessions) route->Remove(SequenceId(static_cast<int32_t>(session)));
-  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ExactTest,

@@ -84,26 +84,8 @@ std::string Text(const std::vector<uint32_t>& cuts) {
 
 class ParityTest : public testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override {
-    setenv("XDG_CACHE_HOME", folder_.path().c_str(), 1);  // digests of models that are gone tomorrow
-    const Status written = tiny::WriteTinyModel(SmallModel(GetParam()), path());
-    ASSERT_TRUE(written.ok()) << written.message();
-    Result<gguf::ModelFile> file = gguf::ModelFile::Open(path());
-    ASSERT_TRUE(file.ok()) << file.status().message();
-    Result<gguf::ModelShape> shape = gguf::ReadModelShape(*file);
-    ASSERT_TRUE(shape.ok()) << shape.status().message();
-    vocabulary_ = shape->vocabulary_size;
-    const gguf::LegalCuts legal = gguf::FindLegalCuts(*file, *shape);
-    ASSERT_FALSE(legal.cuts.empty()) << legal.reason;
-    cuts_ = legal.cuts;
-  }
-
-  std::string path() const { return folder_.File("model.gguf"); }
-  Result<SplitRoute> Open(const std::vector<uint32_t>& cuts) const { return SplitRoute::Create(path(), cuts, SmallOptions(), folder_.path()); }
-
-  const tiny::TestFolder folder_;
-  uint32_t vocabulary_ = 0;
-  std::vector<uint32_t> cuts_;  // legal ones
+  void SetUp() override { setenv("XDG_CACHE_HOME", cache_.path().c_str(), 1); }  // digests of models that are gone tomorrow
+  const tiny::TestFolder cache_;
 };
 
 // Runs the same chunks through the reference and a route.
@@ -121,34 +103,53 @@ void ExpectEqualChunks(SplitRoute& route, SequenceId sequence, std::span<const T
 }
 
 TEST_P(ParityTest, EveryLegalCutGivesTheBitsOfOneContext) {
-  Result<std::unique_ptr<ReferenceContext>> reference = CreateReferenceContext(path(), SmallOptions());
+  const tiny::TestFolder folder;
+  const std::string path = folder.File("model.gguf");
+  const Status written = tiny::WriteTinyModel(SmallModel(GetParam()), path);
+  ASSERT_TRUE(written.ok()) << written.message();
+  Result<gguf::ModelFile> file = gguf::ModelFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  Result<gguf::ModelShape> shape = gguf::ReadModelShape(*file);
+  ASSERT_TRUE(shape.ok()) << shape.status().message();
+  const gguf::LegalCuts legal = gguf::FindLegalCuts(*file, *shape);
+  ASSERT_FALSE(legal.cuts.empty()) << legal.reason;
+
+  Result<std::unique_ptr<ReferenceContext>> reference = CreateReferenceContext(path, SmallOptions());
   ASSERT_TRUE(reference.ok()) << reference.status().message();
   size_t count = 0;
   for (uint32_t chunk : kChunks) count += chunk;
-  const std::vector<Token> tokens = RandomTokens(count, vocabulary_, 11);
+  const std::vector<Token> tokens = RandomTokens(count, shape->vocabulary_size, 11);
   const std::vector<std::vector<float>> expected = ReferenceRun(**reference, tokens);
   ASSERT_EQ(expected.size(), kChunks.size());
 
   size_t tried = 0;
-  for (const std::vector<uint32_t>& cuts : CutsToTry(cuts_)) {
-    Result<SplitRoute> route = Open(cuts);
+  for (const std::vector<uint32_t>& cuts : CutsToTry(legal.cuts)) {
+    Result<SplitRoute> route = SplitRoute::Create(path, cuts, SmallOptions(), folder.path());
     if (route.status().code() == StatusCode::kRefused) continue;  // such ranges next to each other are refused by name
     ASSERT_TRUE(route.ok()) << Text(cuts) << ": " << route.status().message();
     ++tried;
     ExpectEqualChunks(*route, SequenceId(1), tokens, expected, "cut " + Text(cuts));
     // Again in the cells that another session leaves behind.
-    ASSERT_TRUE(route->Prefill(SequenceId(0), RandomTokens(90, vocabulary_, 5), 30).ok());
+    ASSERT_TRUE(route->Prefill(SequenceId(0), RandomTokens(90, shape->vocabulary_size, 5), 30).ok());
     route->Remove(SequenceId(0));
     route->Remove(SequenceId(1));
     ExpectEqualChunks(*route, SequenceId(0), tokens, expected, "cut " + Text(cuts) + " again");
   }
-  EXPECT_GE(tried, cuts_.size() / 2);
+  EXPECT_GE(tried, legal.cuts.size() / 2);
 }
 
 TEST_P(ParityTest, TruncationAndRefillGiveTheBitsOfAnUndisturbedSession) {
-  Result<SplitRoute> route = Open({cuts_[cuts_.size() / 2]});
+  const tiny::TestFolder folder;
+  const std::string path = folder.File("model.gguf");
+  ASSERT_TRUE(tiny::WriteTinyModel(SmallModel(GetParam()), path).ok());
+  Result<gguf::ModelFile> file = gguf::ModelFile::Open(path);
+  ASSERT_TRUE(file.ok());
+  Result<gguf::ModelShape> shape = gguf::ReadModelShape(*file);
+  ASSERT_TRUE(shape.ok());
+  const std::vector<uint32_t> legal = gguf::FindLegalCuts(*file, *shape).cuts;
+  Result<SplitRoute> route = SplitRoute::Create(path, {legal[legal.size() / 2]}, SmallOptions(), folder.path());
   ASSERT_TRUE(route.ok()) << route.status().message();
-  const std::vector<Token> tokens = RandomTokens(60, vocabulary_, 3), other = RandomTokens(25, vocabulary_, 4);
+  const std::vector<Token> tokens = RandomTokens(60, shape->vocabulary_size, 3), other = RandomTokens(25, shape->vocabulary_size, 4);
   Result<std::vector<float>> expected = route->Prefill(SequenceId(0), tokens, 20);
   ASSERT_TRUE(expected.ok()) << expected.status().message();
 
@@ -160,46 +161,6 @@ TEST_P(ParityTest, TruncationAndRefillGiveTheBitsOfAnUndisturbedSession) {
   Result<std::vector<float>> refilled = route->Prefill(SequenceId(1), std::span(tokens).subspan(20), 20);
   ASSERT_TRUE(refilled.ok()) << refilled.status().message();
   EXPECT_TRUE(Compare(std::span(*expected).last(refilled->size()), *refilled).bits_equal);
-}
-
-// Two prompts whose chunks share their calls, then one token of each: the logits of the answers.
-std::vector<float> RunTogether(SplitRoute& route, const std::vector<std::vector<Token>>& prompts) {
-  constexpr size_t kEach = 20;
-  std::vector<float> logits;
-  for (size_t begin = 0; begin + kEach < prompts.front().size(); begin += kEach) {
-    std::vector<RouteStep> steps;
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      const auto part = prompts[i].begin() + static_cast<ptrdiff_t>(begin);
-      steps.push_back({.sequence = SequenceId(static_cast<int32_t>(i)), .tokens = {part, part + kEach}, .logits_wanted = false});
-    }
-    const Status status = route.Run(steps).status();
-    EXPECT_TRUE(status.ok()) << status.message();
-  }
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    Result<EngineOutcome> last = route.Run({.sequence = SequenceId(static_cast<int32_t>(i)), .tokens = {prompts[i].back()}});
-    EXPECT_TRUE(last.ok()) << last.status().message();
-    if (last.ok()) logits.insert(logits.end(), last->output.values().begin(), last->output.values().end());
-  }
-  return logits;
-}
-
-TEST_P(ParityTest, ChunksThatShareACallBelongToTheirSessions) {
-  Result<SplitRoute> route = Open({cuts_[cuts_.size() / 2]});
-  ASSERT_TRUE(route.ok()) << route.status().message();
-  Result<SplitRoute> whole = Open({});
-  ASSERT_TRUE(whole.ok()) << whole.status().message();
-  const std::vector<std::vector<Token>> prompts = {RandomTokens(61, vocabulary_, 7), RandomTokens(61, vocabulary_, 8)};
-  const std::vector<float> together = RunTogether(*route, prompts);
-  EXPECT_TRUE(Compare(together, RunTogether(*whole, prompts)).bits_equal);
-
-  std::vector<float> alone;
-  for (const std::vector<Token>& prompt : prompts) {
-    route->Remove(SequenceId(0));
-    const std::vector<float> answer = RunTogether(*route, {prompt});
-    alone.insert(alone.end(), answer.begin(), answer.end());
-  }
-  // Other step shapes, so other last bits; a row of the other session would be far off.
-  EXPECT_LT(Compare(together, alone).largest, 1e-3);
 }
 
 TEST(StageLimitsTest, ATailGivesFewRowsOfLogits) {

@@ -50,14 +50,10 @@ const LlamaEngine::Sequence& LlamaEngine::At(SequenceId sequence) const { return
 // A broken call is our own mistake, and llama.cpp would answer some of them with wrong KV.
 void LlamaEngine::CheckCall(std::span<const EngineStep> steps) const {
   MESHNET_CHECK(!steps.empty());
-  const size_t tokens_each = steps.front().tokens.size();
-  const bool shares = steps.size() > 1 && tokens_each > 1;
-  MESHNET_CHECK(!shares || info().truncation_class != TruncationClass::kWhole);
-  MESHNET_CHECK(!shares || tokens_each * steps.size() <= info().chunk_rows_max);
   for (size_t i = 0; i < steps.size(); ++i) {
     const EngineStep& step = steps[i];
-    MESHNET_CHECK(!step.tokens.empty() && step.tokens.size() == tokens_each);
-    MESHNET_CHECK(!shares || !step.logits_wanted);
+    MESHNET_CHECK(!step.tokens.empty() && step.tokens.size() <= info().chunk_rows_max);
+    MESHNET_CHECK(steps.size() == 1 || step.tokens.size() == 1);
     MESHNET_CHECK(i == 0 || steps[i - 1].sequence < step.sequence);
     MESHNET_CHECK(!At(step.sequence).lost.empty() || step.start == past_len(step.sequence));
     MESHNET_CHECK((info().range.begin == 0) == (step.input == nullptr));

@@ -193,9 +193,6 @@ TEST(LlamaEngineTest, MistakesOfTheCallerEndTheProcess) {
   EXPECT_DEATH(engine->Remove(SequenceId(-1)), "broken invariant");
   const std::vector<Token> outside = {256};
   EXPECT_DEATH(run({.sequence = SequenceId(0), .start = PastLen(0), .tokens = outside}), "broken invariant");
-  const std::vector<EngineStep> mixed = {{.sequence = SequenceId(0), .start = PastLen(0), .tokens = tokens},
-                                         {.sequence = SequenceId(1), .start = PastLen(0), .tokens = std::span(tokens).first(2)}};
-  EXPECT_DEATH(static_cast<void>(engine->Run(mixed)), "broken invariant");
 }
 
 TEST(LlamaEngineTest, AWindowModelTruncatesOnlyWhereItsWindowIsIntact) {
