@@ -51,16 +51,15 @@ class Side:
         self.had = (self.clock(), time.monotonic())
         self.ended.wait(SLICE)
         self.had = (self.clock(), None)
-        if not self.ended.is_set():
-            self.send(signal.SIGSTOP)
+        self.send(signal.SIGSTOP)  # an ended one too: what it does afterwards is not the others' business
 
 
 def alternate(sides):
     """Runs the work of all sides to its end."""
-    for side in sides:
-        side.send(signal.SIGSTOP)
-        side.thread.start()
     try:
+        for side in sides:
+            side.send(signal.SIGSTOP)
+            side.thread.start()
         while any(not side.ended.is_set() for side in sides):
             for side in sides:
                 if not side.ended.is_set():
