@@ -118,7 +118,8 @@ void ShardCore::Submit(SubmittedStep submitted, const std::shared_ptr<StepAnswer
   const Waiter waiter{sink, submitted.request_id};
   const Time now = clock_.Now();
   Note(step.kind == StepKind::kDecode ? 'd' : 'p', step.key, step.seq.value, step.start.value, step.tokens.size());
-  const StepShape shape = step.kind == StepKind::kDecode ? StepShape::kDecode : StepShape::kChunk;
+  // Of a call that breaks off llama.cpp may leave sessions that hold nothing to begin at another cell (docs/engine.md, L14).
+  const StepShape shape = step.kind == StepKind::kDecode && step.start > PastLen(0) ? StepShape::kDecode : StepShape::kChunk;
   const auto fields = [&] { return CheckFields(submitted.incoming); };
   kv::StepDecision decision = kv_.Admit(step, std::cref(fields), now);
   if (Refusal* refusal = std::get_if<Refusal>(&decision)) {

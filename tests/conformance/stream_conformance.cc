@@ -13,15 +13,16 @@ TEST_F(OwnWorkerTest, TheAnswersOfOneEngineCallShareAMessage) {
   for (int i = 0; i < 64; ++i) {
     sessions.push_back(NewSession());
     ASSERT_TRUE(sessions.back().Open().ok());
+    ASSERT_EQ(sessions.back().MustForward(*stream_, sessions.back().Prefill({1, 2})), "OK");
     pb::Step step = sessions.back().Decode(3);
     step.set_request_id(stream_->NextId());
     *message.add_steps() = step;
   }
-  const uint64_t runs = engine_->counts().runs;
+  const uint64_t runs = engine_->counts().runs, messages = stream_->messages();
   stream_->SendMessage(message);
   for (const pb::Step& step : message.steps()) EXPECT_EQ(TextOf(*stream_->Answer(step.request_id())), "OK");
   EXPECT_EQ(engine_->counts().runs, runs + 1);
-  EXPECT_EQ(stream_->messages(), 1u);
+  EXPECT_EQ(stream_->messages(), messages + 1);
 }
 
 TEST_F(OwnWorkerTest, ARecordThatIsAskedForTooOftenAtOnceCutsTheStreamOff) {
