@@ -52,6 +52,20 @@ TEST(ShardHostTest, MergesTheDecodesOfManySessionsIntoOneCall) {
   EXPECT_EQ(shard.engine().counts().runs - calls, 2u);  // the chunk that ran, and one batch of 63
 }
 
+TEST(ShardHostTest, AFirstStepIsAloneInItsCall) {
+  TestShard shard;
+  TestSession busy(shard.link(), shard.description(), 1), one(shard.link(), shard.description(), 2), other(shard.link(), shard.description(), 3);
+  for (TestSession* session : {&busy, &one, &other}) ASSERT_TRUE(session->Open());
+  shard.engine_gate().Close();
+  std::vector<std::future<Reply<StepResult>>> replies;
+  replies.push_back(busy.Prefill({1, 2}, RowsWanted::kNone));
+  shard.engine_gate().WaitForCall();
+  for (TestSession* session : {&one, &other}) replies.push_back(session->Decode(5));
+  shard.engine_gate().Open();
+  for (auto& reply : replies) EXPECT_TRUE(std::holds_alternative<StepResult>(reply.get()));
+  EXPECT_EQ(shard.engine().counts().runs, 3u);
+}
+
 TEST(ShardHostTest, ReplaysWithoutRunningAgain) {
   TestShard shard;
   TestSession session(shard.link(), shard.description(), 1);
