@@ -113,7 +113,7 @@ World InAnyOrder(World world) {
   world.numerics = NumericsMode::kFast;
   world.weights = tiny::WeightType::kF32;
   world.kv_type = "f32";
-  world.tolerance = 1e-2f;
+  world.tolerance = 5e-3f;
   return world;
 }
 
