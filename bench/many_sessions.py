@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Many sessions at once over meshnet's workers against one llama.cpp process (llama-batched-bench), and against one session.
 
-A shared machine's speed moves by a fifth within minutes, more than the difference looked for. So both sides run at once, but in
-turn (slices.py), and a side's clock counts its own slices only. Each round starts both anew, because two starts of the same
-processes differ too. A rate is all tokens, prompt and generated, over that time."""
+Both sides run at once, in turn (slices.py). Each round starts both anew, because two starts of the same processes differ too. A rate is
+all tokens, prompt and generated, over a side's own time."""
 import argparse
 import json
 import re
@@ -16,6 +15,7 @@ import time
 
 import servers
 import slices
+
 
 def burst(server, sessions, prompt, generated, seed):
     """Streams `sessions` completions at once, to their last byte. One thread that hardly looks at what it reads: a client that
